@@ -43,6 +43,6 @@ def _explained(client: Client, run: str, step: int) -> Explanation:
     try:
         found = client.step(run, step)
     except NotFoundError:
-        known = [each.step for each in client.steps(run, "replicated")]
+        known = {each.step for level in (None, "replicated") for each in client.steps(run, level)}
         return rules.explain_unknown(run, step, known)
     return rules.explain(found, client.status(), time.time())

@@ -7,7 +7,7 @@ What it waits for is one word, so that programs can tell: ``ranks`` to seal, ``r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,7 @@ def explain(step: StepInfo, status: Status, now: float) -> Explanation:
     return Explanation(step.run, step.step, step.state, waits_for, tuple(sentences), next_move)
 
 
-def explain_unknown(run: str, step: int, known: Sequence[int]) -> Explanation:
+def explain_unknown(run: str, step: int, known: Collection[int]) -> Explanation:
     """Explain a step that neither the node nor the bucket has; ``known`` are those of its run."""
     sentences = [f"Neither this node nor S3 has step {step} of {run}."]
     next_move = "See the runs that there are: cachetier ls."
@@ -111,8 +111,9 @@ def _whereabouts(step: StepInfo, now: float) -> Iterator[str]:
         after = ""
         if step.started_at is not None:
             took = shown_span(max(0.0, step.published_at - step.started_at))
-            after = f", {took} after its save began"
-        yield f"It is durable since {_ago(now, step.published_at)}{after}."
+            after = f", from {took} after its save began on"
+        since = shown_span(max(0.0, now - step.published_at))
+        yield f"It has been durable for {since}{after}."
     states = Counter(shard.state for shard in step.shards)
     here = states["clean"] + states["dirty"]
     if not here:
@@ -147,7 +148,7 @@ def _missing(step: StepInfo, now: float) -> Iterator[str]:
 def _elsewhere(step: StepInfo, here: int) -> str:
     sealed = f"{len(step.ranks)} of {counted(here, 'rank')} seen here sealed"
     elsewhere = step.world_size - here
-    return f"{sealed}; {elsewhere} are elsewhere." if elsewhere > 0 else f"{sealed}."
+    return f"{sealed}; {_are(elsewhere, 'rank')} elsewhere." if elsewhere > 0 else f"{sealed}."
 
 
 def _damage(step: StepInfo) -> str:
@@ -165,7 +166,7 @@ def _draining(step: StepInfo, status: Status, now: float) -> tuple[str, list[str
     if not step.dirty_bytes:
         others = step.world_size - len(step.ranks)
         if others > 0:
-            found.append(f"All of this node is in S3; {counted(others, 'rank')} elsewhere are due.")
+            found.append(f"All of this node is in S3; {_are(others, 'rank')} due elsewhere.")
             move = "Look at the nodes of the others: cachetier explain there, or cachetier top."
             return "nodes", found, move
         return "publication", ["All of it is in S3; it is published with the next look."], ""
@@ -181,11 +182,11 @@ def _draining(step: StepInfo, status: Status, now: float) -> tuple[str, list[str
         found.append("S3 throttles this node, which therefore sends more slowly.")
     uploading = [each for each in status["drain"]["uploading"] if _is_of(each, step)]
     if uploading:
-        found.append(f"{counted(len(uploading), 'shard')} of it are on their way now.")
+        found.append(f"{_are(len(uploading), 'shard')} on the way now.")
         return "drain", found, ""
     if before := _before(step, status):
         left = shown_size(sum(each["dirty_bytes"] for each in before))
-        found.append(f"{counted(len(before), 'older step')} go first, with {left}.")
+        found.append(f"{_are(len(before), 'older step')} to go first, with {left}.")
         return "order", found, f"Put it first: {_flush(step)}."
     return "drain", found, ""
 
@@ -231,6 +232,10 @@ def _is_of(each: Mapping[str, Any], step: StepInfo) -> bool:
 
 def _flush(step: StepInfo) -> str:
     return f"cachetier flush --run {step.run} --step {step.step}"
+
+
+def _are(number: int, noun: str) -> str:
+    return f"{counted(number, noun)} {'is' if number == 1 else 'are'}"
 
 
 def _ago(now: float, at: float) -> str:

@@ -219,6 +219,7 @@ class Publisher:
             TransientError: Others keep changing the manifest.
         """
         self._own.forget(save, location)
+        self._gives_way.pop((save.run, location), None)
         for seen in self._tries(save):
             tombstone = publication.tombstone(save, location, manifest_of(seen), self._nonce())
             if tombstone is None or self._bucket.put_manifest(tombstone, seen) is not None:

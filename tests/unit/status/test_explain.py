@@ -56,7 +56,7 @@ def test_an_open_step_names_the_ranks_it_waits_for_and_for_how_long() -> None:
     found = explain(step_of("open", ranks=(0,), world_size=8), status_of(), NOW)
     assert found.waits_for == "ranks"
     assert "It waits for 1.0 min for rank 1 to seal." in text(found)
-    assert "1 of 2 ranks seen here sealed; 6 are elsewhere." in text(found)
+    assert "1 of 2 ranks seen here sealed; 6 ranks are elsewhere." in text(found)
 
 
 def test_of_many_ranks_that_are_missing_a_few_are_named() -> None:
@@ -71,14 +71,14 @@ def test_a_step_that_drains_says_what_is_left_and_when_it_is_durable() -> None:
     found = explain(step_of("sealed", shard(0), shard(1, "clean")), status, NOW)
     assert (found.waits_for, found.next_move) == ("drain", "")
     assert "500 MB of 1.0 GB are left to send; it is durable in about 30 s." in text(found)
-    assert "1 shard of it are on their way" in text(found)
+    assert "1 shard is on the way now." in text(found)
 
 
 def test_a_step_behind_others_says_so_and_how_it_goes_first() -> None:
     status = status_of(pending=[pending(5), pending(6), pending(7)])
     found = explain(step_of("sealed"), status, NOW)
     assert found.waits_for == "order"
-    assert "2 older steps go first, with 2.0 GB." in text(found)
+    assert "2 older steps are to go first, with 2.0 GB." in text(found)
     assert "cachetier flush --run train --step 7" in found.next_move
 
 
@@ -105,7 +105,7 @@ def test_a_step_that_is_held_up_says_by_what(
 def test_what_this_node_has_sent_waits_for_other_nodes_or_for_publication() -> None:
     sent = (shard(0, "clean"), shard(1, "clean"))
     others = explain(step_of("sealed", *sent, world_size=8), status_of(), NOW)
-    assert (others.waits_for, "6 ranks elsewhere" in text(others)) == ("nodes", True)
+    assert (others.waits_for, "6 ranks are due elsewhere" in text(others)) == ("nodes", True)
     assert explain(step_of("sealed", *sent), status_of(), NOW).waits_for == "publication"
 
 
@@ -141,7 +141,7 @@ def test_a_published_step_says_what_of_it_is_here(states: tuple[str, ...], sente
     shards = [shard(rank, state) for rank, state in enumerate(states)]
     found = explain(step_of("published", *shards, published_at=NOW - 30), status_of(), NOW)
     assert (found.waits_for, found.next_move) == ("", "")
-    assert "It is durable since 30 s ago, 30 s after its save began." in text(found)
+    assert "It has been durable for 30 s, from 30 s after its save began on." in text(found)
     assert sentence in text(found)
 
 
