@@ -30,6 +30,7 @@ RING_SECONDS = 1.0
 
 Stage = TypeVar("Stage")
 Kept = TypeVar("Kept")
+Begun = TypeVar("Begun")
 
 
 class ShareAwaitedError(MustWaitError):
@@ -59,12 +60,7 @@ class Shares:
     ) -> Stage:
         """Count a put from now on, and ``begin`` it."""
         size_bytes = GROWTH_BYTES if size_bytes is None else size_bytes
-        counts = self._taken(run, size_bytes, timeout_seconds)
-        try:
-            stage = begin()
-        except BaseException:
-            self._end(counts)
-            raise
+        stage, counts = self._begun(run, size_bytes, timeout_seconds, begin)
         self._staged[id(stage)] = stage, counts
         return stage
 
@@ -104,18 +100,19 @@ class Shares:
         kept_bytes: Callable[[Kept], int | None],
     ) -> Callable[[], Kept]:
         """Count a put from now on, and ``begin`` it; what is returned ends it."""
-        counts = self._taken(run, size_bytes, timeout_seconds)
+        finish, counts = self._begun(run, size_bytes, timeout_seconds, begin)
+        return partial(self._kept, counts, finish, kept_bytes)
+
+    def _begun(
+        self, run: str, size_bytes: int, timeout_seconds: float | None, begin: Callable[[], Begun]
+    ) -> tuple[Begun, Counts]:
+        counts = self._quotas.of_put(run, callers.principal(), size_bytes)
+        self._take(counts, timeout_seconds)
         try:
-            finish = begin()
+            return begin(), counts
         except BaseException:
             self._end(counts)
             raise
-        return partial(self._kept, counts, finish, kept_bytes)
-
-    def _taken(self, run: str, size_bytes: int, timeout_seconds: float | None) -> Counts:
-        counts = self._quotas.of_put(run, callers.principal(), size_bytes)
-        self._take(counts, timeout_seconds)
-        return counts
 
     def _take(self, wanted: Counts, timeout_seconds: float | None) -> None:
         try:

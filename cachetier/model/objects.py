@@ -31,6 +31,15 @@ OBJECT_PART_LIMIT = 10_000
 PART_MINIMUM_BYTES = 5 << 20  # of every part but the last
 UPLOAD_EXPIRES_SECONDS = 7 * 86_400.0
 SAVE_ID = "objects"  # of a mount's one save
+# S3 keeps these for whoever reads an object; our own names of them are in lower case.
+CONTENT_HEADERS = (
+    "cache-control",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-type",
+    "expires",
+)
 DEFAULT_MARKERS = (".metadata", "latest*", "*.index.json", "_SUCCESS", "COMMIT*", "*.json")
 
 

@@ -190,7 +190,7 @@ class ReadableObjects(Protocol):
 
 
 class Objects(ReadableObjects, Protocol):
-    """The objects of a node's mounts. Errors are those of ``cachetier.objects.errors``."""
+    """The objects of a node's mounts. Errors are those of objects in ``cachetier.errors``."""
 
     @property
     def mounts(self) -> Sequence[Mount]: ...

@@ -17,7 +17,7 @@ from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.clock import Clock
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.errors import IntegrityError, NotFoundError, RemoteError
+from cachetier.errors import IntegrityError, NoSuchKeyError, NotFoundError, RemoteError
 from cachetier.local.catalog import object_reads, objects
 from cachetier.local.store import Store
 from cachetier.model.levels import Level
@@ -25,7 +25,6 @@ from cachetier.model.objects import Mount, ObjectVersion
 from cachetier.model.shard import Shard
 from cachetier.objects import listing
 from cachetier.objects.base import Found, OpenedObject, Page, Piece
-from cachetier.objects.errors import NoSuchKeyError
 from cachetier.objects.foreign import BucketBytes, found_there
 from cachetier.objects.listing import Asked, Entry, name_of
 from cachetier.remote.base import ListedObject, ListedPage, ObjectStore

@@ -38,17 +38,6 @@ class Pieces(Protocol):
 Body: TypeAlias = bytes | memoryview | Pieces
 
 
-# S3 keeps these for whoever reads an object; our own names of them are in lower case.
-CONTENT_HEADERS = (
-    "cache-control",
-    "content-disposition",
-    "content-encoding",
-    "content-language",
-    "content-type",
-    "expires",
-)
-
-
 def size_of(body: Body) -> int:
     return memoryview(body).nbytes if isinstance(body, bytes | memoryview) else body.size_bytes
 

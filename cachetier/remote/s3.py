@@ -31,8 +31,8 @@ from cachetier.errors import (
     TransientError,
     UploadGoneError,
 )
+from cachetier.model.objects import CONTENT_HEADERS
 from cachetier.remote.base import (
-    CONTENT_HEADERS,
     Body,
     Condition,
     CopyRange,

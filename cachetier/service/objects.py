@@ -68,7 +68,10 @@ def objects_of(  # noqa: PLR0913 - what they are put together of
 
 
 def unmounted_warnings(store: Store, mounts: Sequence[Mount]) -> list[str]:
-    """Return what to say of objects that wait here for a mount that the settings have no more."""
+    """Return what to say of objects that wait here for a mount that the settings have no more.
+
+    While a service runs that stays as it is: nothing is put there, nor drained.
+    """
     known = {mount.run for mount in mounts}
     waiting = (
         (run, len(store.look(objects.unshown_versions, save)))

@@ -208,6 +208,7 @@ class Service:
         missing = MissingObjects(store, Remote(DURABLE, self._bucket), clock, self._announce)
         mounted = MountedObjects(store, self._mount_buckets(), clock)
         self._ordering = ordering_of(mounted.buckets, store, self._changes, clock)
+        self._unmounted = unmounted_warnings(store, self._settings.s3_mounts)
         self._settling = Settling(store, mounted.buckets, self._ordering, self._changes.ring)
         evictor = Evictor(
             store,
@@ -581,8 +582,7 @@ class Service:
 
     def _warnings(self) -> list[str]:
         of_tls = self._tls.warnings(self._clock.now()) if self._tls is not None else []
-        of_mounts = unmounted_warnings(self.store, self._settings.s3_mounts)
-        return [*self._passed_over.warnings(), *of_tls, *of_mounts]
+        return [*self._passed_over.warnings(), *of_tls, *self._unmounted]
 
     def _still_remote(self, shard: Shard) -> bool:
         return self._restore.sources.still_there(shard)

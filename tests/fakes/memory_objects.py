@@ -14,7 +14,17 @@ from cachetier_client.bucket_format.stored import Content
 from cachetier_client.io import digests
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.errors import BackpressureError, CachetierError, NotDurableError
+from cachetier.errors import (
+    BackpressureError,
+    CachetierError,
+    ConditionError,
+    EntityTooSmallError,
+    InvalidPartError,
+    InvalidPartOrderError,
+    NoSuchKeyError,
+    NoSuchUploadError,
+    NotDurableError,
+)
 from cachetier.local.open_files import OpenFile
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
@@ -31,14 +41,6 @@ from cachetier.objects.base import (
     PutAnswer,
     PutObject,
     StoredPart,
-)
-from cachetier.objects.errors import (
-    ConditionError,
-    EntityTooSmallError,
-    InvalidPartError,
-    InvalidPartOrderError,
-    NoSuchKeyError,
-    NoSuchUploadError,
 )
 
 MINIMUM_PART_BYTES = 5 << 20

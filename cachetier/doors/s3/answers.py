@@ -18,6 +18,7 @@ from cachetier.doors.s3.errors import STATUS, s3_code_of
 from cachetier.errors import CachetierError
 
 MEDIA_TYPE = "application/xml"
+LEVEL = "x-cachetier-level"  # how safe an object is, of answers about it
 ERROR = "Error"
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 # What no document of XML 1.0 can have; clients that have such keys ask for encoding-type=url.

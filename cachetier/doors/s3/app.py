@@ -42,10 +42,9 @@ from cachetier.doors.s3.routes import COPY_SOURCE, Route, route_of
 from cachetier.doors.s3.sigv4 import SignedRequest
 from cachetier.doors.s3.uploads import Uploads
 from cachetier.doors.s3.writes import Writes, writable
-from cachetier.errors import CachetierError
+from cachetier.errors import CachetierError, NoSuchBucketError
 from cachetier.model.objects import Mount
 from cachetier.objects.base import Objects
-from cachetier.objects.errors import NoSuchBucketError
 
 log = logging.getLogger(__name__)
 

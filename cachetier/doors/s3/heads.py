@@ -6,18 +6,10 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
 from cachetier.doors.s3.errors import refused
-from cachetier.model.objects import Head
+from cachetier.model.objects import CONTENT_HEADERS, Head
 
 METADATA_LIMIT_BYTES = 2048 - 128  # S3's own, less what two entries of ours take
 CONTENT_LIMIT_BYTES = 4096  # S3 takes 8 KiB of headers, the signature and metadata among them
-CONTENT_HEADERS = (
-    "cache-control",
-    "content-disposition",
-    "content-encoding",
-    "content-language",
-    "content-type",
-    "expires",
-)
 _META = "x-amz-meta-"
 _OURS = "cachetier-"
 _CHUNKED = "aws-chunked"

@@ -14,6 +14,7 @@ from cachetier.doors.http.problems import RangeError
 from cachetier.doors.http.ranges import Span, span_of
 from cachetier.doors.http.sending import SentAnswer
 from cachetier.doors.http.slots import Slots
+from cachetier.doors.s3.answers import LEVEL
 from cachetier.doors.s3.checksums import CRC64NVME, headers_of
 from cachetier.doors.s3.conditions import http_date, is_unchanged
 from cachetier.doors.s3.errors import refused
@@ -24,7 +25,6 @@ from cachetier.model.objects import OBJECT_PART_LIMIT, Mount
 from cachetier.model.shard import INLINE_BYTES
 from cachetier.objects.base import Found, Objects, OpenedObject
 
-LEVEL = "x-cachetier-level"
 LOOKS_AT_MOVING_KEY = 5
 _OVERRIDE = "response-"
 

@@ -7,22 +7,13 @@ from dataclasses import dataclass
 
 from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.requests import S3Request
+from cachetier.model.objects import CONTENT_HEADERS
 
 SERVICE, BUCKET, OBJECT = "service", "bucket", "object"
 COPY_SOURCE = "x-amz-copy-source"
 PRESIGNED = "x-"  # parameters of signatures, and what SDKs say of themselves (``x-id``)
 
-_OVERRIDES = frozenset(
-    f"response-{name}"
-    for name in (
-        "cache-control",
-        "content-disposition",
-        "content-encoding",
-        "content-language",
-        "content-type",
-        "expires",
-    )
-)
+_OVERRIDES = frozenset(f"response-{name}" for name in CONTENT_HEADERS)
 # Headers that ask for what this door has not; a value that changes nothing is taken.
 NOT_OFFERED = {
     "x-amz-acl": {"private", "bucket-owner-full-control"},

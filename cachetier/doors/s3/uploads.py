@@ -24,6 +24,7 @@ from cachetier.doors.s3.requests import S3Request
 from cachetier.doors.s3.upload_listing import checksum_of, initiator_of, page_of_uploads
 from cachetier.doors.s3.wholes import begun_with, checksum_of_whole
 from cachetier.doors.s3.writes import Writes, conditions
+from cachetier.errors import NoSuchUploadError
 from cachetier.model.objects import NO_HEAD, OBJECT_PART_LIMIT, Mount
 from cachetier.objects.base import (
     DeclaredPart,
@@ -32,7 +33,6 @@ from cachetier.objects.base import (
     PutObject,
     StoredPart,
 )
-from cachetier.objects.errors import NoSuchUploadError
 
 
 class Uploads:

@@ -13,6 +13,7 @@ from cachetier.access.principals import Caller
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.waiting import in_share
 from cachetier.doors.operations import Operations
+from cachetier.doors.s3.answers import LEVEL
 from cachetier.doors.s3.bodies import Bodies, Taken
 from cachetier.doors.s3.checksums import headers_of
 from cachetier.doors.s3.conditions import unquoted
@@ -20,14 +21,13 @@ from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.heads import head_of
 from cachetier.doors.s3.incoming import Incoming
 from cachetier.doors.s3.requests import S3Request
-from cachetier.errors import InvalidRequestError
+from cachetier.errors import InvalidRequestError, ReadOnlyMountError
 from cachetier.model.levels import Level, checked_level, covers
 from cachetier.model.objects import Head, Mode, Mount
 from cachetier.objects.base import Objects, PutAnswer, PutObject
-from cachetier.objects.errors import ReadOnlyMountError
 
 ACK, TIMEOUT = "x-cachetier-ack", "x-cachetier-timeout"
-LEVEL, ORDER = "x-cachetier-level", "x-cachetier-order"
+ORDER = "x-cachetier-order"
 LONGEST_WAIT_SECONDS = 86_400.0
 
 

@@ -7,11 +7,16 @@ from collections.abc import Iterator
 import pytest
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.errors import IntegrityError, NotFoundError, RemoteDigestError, TransientError
+from cachetier.errors import (
+    IntegrityError,
+    NoSuchKeyError,
+    NotFoundError,
+    RemoteDigestError,
+    TransientError,
+)
 from cachetier.local.catalog import objects
 from cachetier.model.levels import Level
 from cachetier.model.objects import NO_HEAD
-from cachetier.objects.errors import NoSuchKeyError
 from cachetier.objects.foreign import RANGE_BYTES
 from cachetier.restore.mounted import FRESH_SECONDS, GONE_SECONDS
 from tests.fakes.bodies import noise
