@@ -33,9 +33,9 @@ def gate(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.
     """Hold back what comes after the first range, until it is set."""
     gate, read_into = threading.Event(), served.objects.read_into
 
-    def wait_and_read(key: str, start: int, into: Into) -> None:
+    def wait_and_read(key: str, start: int, into: Into, etag: str | None = None) -> None:
         assert start == 0 or gate.wait(SECONDS)
-        read_into(key, start, into)
+        read_into(key, start, into, etag)
 
     monkeypatch.setattr(served.objects, "read_into", wait_and_read)
     yield gate

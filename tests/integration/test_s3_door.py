@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apsw import Connection
 from botocore.exceptions import ClientError
 
 from cachetier.access.principals import OWNER
 from cachetier.errors import ConfigError
-from cachetier.local.catalog import object_writes
+from cachetier.local.catalog import object_uploads, object_writes
+from cachetier.local.catalog.object_uploads import PartRow
 from cachetier.model.objects import Mount
 from cachetier.objects.base import OpenedObject
 from tests.fakes.bodies import noise
@@ -242,3 +244,22 @@ def test_a_profile_whose_endpoint_is_our_own_door_stops_the_start(
             serving(s3="127.0.0.1:7071", s3_mount=[MOUNT]),
         ):
             pass
+
+
+def test_a_part_looks_at_no_other_of_its_upload(
+    node: tuple[Served, S3Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _served, caller = node
+    s3 = caller.client()
+    upload = {**WHERE, "UploadId": s3.create_multipart_upload(**WHERE)["UploadId"]}
+    looked: list[int | None] = []
+    parts_of = object_uploads.parts_of
+
+    def counted(sql: Connection, upload_id: str, number: int | None = None) -> list[PartRow]:
+        looked.append(number)
+        return parts_of(sql, upload_id, number)
+
+    monkeypatch.setattr(object_uploads, "parts_of", counted)
+    for number in (1, 2, 3):
+        s3.upload_part(**upload, PartNumber=number, Body=b"part")
+    assert looked == [1, 2, 3]

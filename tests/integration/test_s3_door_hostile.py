@@ -242,6 +242,21 @@ def test_an_expiry_that_is_no_date_is_refused_as_it_would_hold_up_the_mount(
     assert door("PUT", KEY, b"x", {"Expires": "Tue, 24 Nov 2026 17:00:00 GMT"}).status == 200
 
 
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"x-amz-meta-who": "a\tb"}, "InvalidArgument"),
+        ({"x-amz-meta-who": "a" * 2000}, "MetadataTooLarge"),
+        ({"Content-Disposition": "a" * 5000}, "MetadataTooLarge"),
+    ],
+)
+def test_what_a_bucket_would_refuse_later_is_refused_at_the_put(
+    door: DoorServed, headers: dict[str, str], code: str
+) -> None:
+    assert door("PUT", KEY, b"x", headers).code == code
+    assert keeps_nothing(door)
+
+
 def test_a_wrong_md5_leaves_nothing(door: DoorServed) -> None:
     md5 = base64.b64encode(hashlib.md5(b"y", usedforsecurity=False).digest()).decode()
     assert door("PUT", KEY, b"x", {"Content-MD5": md5}).code == "BadDigest"

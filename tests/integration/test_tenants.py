@@ -186,7 +186,7 @@ def test_after_all_that_nothing_of_the_other_has_changed(node: Tenants) -> None:
 def test_lists_name_what_is_their_own(node: Tenants, tenant: str) -> None:
     run = RUNS[tenant]
     assert node.by_http(tenant, "PUT", f"/v1/runs/{run}/steps/1/pin", b"").status == 200
-    assert node.by_http(tenant, "GET", "/v1/runs").json == {"runs": [run]}
+    assert node.by_http(tenant, "GET", "/v1/runs").json == {"runs": [run], "mounts": []}
     pins = node.by_http(tenant, "GET", "/v1/pins").json["pins"]
     assert [pin["run"] for pin in pins] == [run]
     assert asked(node, tenant, op="runs")["runs"] == [run]

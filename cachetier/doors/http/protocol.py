@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import httptools
@@ -148,6 +149,7 @@ class WatchedProtocol(HttpToolsProtocol):
                 "socket": connection,
                 "unsent_bytes": self.transport.get_write_buffer_size,
                 "abort": self.transport.abort,
+                "go_on": self._go_on_for(self.scope),
             },
             **self._peer,
         }
@@ -198,6 +200,24 @@ class WatchedProtocol(HttpToolsProtocol):
 
         return tap
 
+    def _go_on_for(self, scope: HTTPScope) -> Callable[[], None]:
+        """Return how the application has a client go on that waits to be asked for its body.
+
+        ``receive`` does the same, when it is wanted; asked earlier a small body comes meanwhile.
+        """
+
+        def go_on() -> None:
+            cycle = self.cycle
+            if cycle.scope is scope and cycle.waiting_for_100_continue:
+                self._continue(cycle)
+                self.flow.resume_reading()
+
+        return go_on
+
+    def _continue(self, cycle: RequestResponseCycle) -> None:
+        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        cycle.waiting_for_100_continue = False
+
     def _lend_for(self, scope: HTTPScope) -> Lend:
         """Return how a thread may receive the rest of one request's body from the socket itself."""
 
@@ -207,8 +227,7 @@ class WatchedProtocol(HttpToolsProtocol):
             if not ours or not left_bytes or self.transport.get_extra_info("ssl_object"):
                 return None
             if cycle.waiting_for_100_continue:
-                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                cycle.waiting_for_100_continue = False
+                self._continue(cycle)
             self.flow.pause_reading()
             earlier, cycle.body = bytes(cycle.body), bytearray()
             connection = self.transport.get_extra_info("socket").fileno()

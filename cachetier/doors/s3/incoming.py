@@ -13,6 +13,7 @@ from cachetier.access.access import Access
 from cachetier.access.principals import Caller
 from cachetier.doors.http.body import TAP, Body, Feed, Tap
 from cachetier.doors.http.direct import LEND
+from cachetier.doors.http.front import CONNECTION
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.problems import BodyCutShortError, SlowBodyError
 from cachetier.doors.http.queries import size_of
@@ -23,6 +24,7 @@ from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.requests import S3Request
 from cachetier.doors.s3.sigv4 import Payload, RawRequest, SignedRequest, read_signature
 from cachetier.errors import CachetierError
+from cachetier.model.shard import INLINE_BYTES
 
 OBJECT_LIMIT_BYTES = 5 << 30  # S3's own, of what is put whole, or is a part
 _DECODED_LENGTH = "x-amz-decoded-content-length"
@@ -81,6 +83,9 @@ def incoming_of(
         CachetierError: MissingContentLength, EntityTooLarge, or what is declared cannot be read.
     """
     headers, extensions = request.headers, request.scope.get("extensions", {})
+    sent_bytes = size_of(headers.get("content-length"))
+    if sent_bytes is not None and sent_bytes <= INLINE_BYTES and CONNECTION in extensions:
+        extensions[CONNECTION]["go_on"]()  # it comes while the rest of the head is read
     tap, lend = extensions.get(TAP, {}).get("tap"), extensions.get(LEND, {}).get("lend")
     of_body = {k: v for k, v in headers.items() if not (of_object and k.startswith(HEADER))}
     checksums = Checksums(of_body, signed.payload_sha256)
