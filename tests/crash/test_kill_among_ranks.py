@@ -6,6 +6,7 @@ import random
 import shutil
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.crash.killing import Tier
 from tests.faults.counting import count
+from tests.integration.two_remotes import until
 
 RUN = "among-ranks"
 RANKS = 12
@@ -49,6 +51,11 @@ class SmallPuts(threading.Thread):
                 self._acked[self._step, name] = digest_of(data)
 
 
+def all_are_acknowledged(acked: dict[tuple[int, str], int], step: int) -> bool:
+    """Return whether each rank has had an acknowledgement for a step."""
+    return len({name.partition("/")[0] for at, name in list(acked) if at == step}) == RANKS
+
+
 @pytest.mark.timeout(180)
 def test_small_puts_of_many_ranks_are_there_after_a_kill_if_they_were_acknowledged(
     slow_s3: S3Endpoint, tmp_path: Path, request: pytest.FixtureRequest
@@ -60,12 +67,12 @@ def test_small_puts_of_many_ranks_are_there_after_a_kill_if_they_were_acknowledg
             ranks = [SmallPuts(tier.url, rank, step, acked) for rank in range(RANKS)]
             for rank in ranks:
                 rank.start()
-            time.sleep(random.Random(step).uniform(0.2, 0.5))
+            until(partial(all_are_acknowledged, acked, step))
+            time.sleep(random.Random(step).uniform(0.0, 0.3))
             tier.kill()
             for rank in ranks:
                 rank.join(60)
             assert all(rank.refused for rank in ranks)
-            assert len({name.partition("/")[0] for at, name in acked if at == step}) == RANKS
         tier.start()
         with Client(tier.url, fallback="fail") as client:
             found = {

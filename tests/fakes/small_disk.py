@@ -6,6 +6,7 @@ Tests that need one are skipped where nothing may be mounted.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,19 +31,22 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Have others take every free byte."""
-        descriptor = os.open(self._others, os.O_WRONLY | os.O_CREAT, 0o600)
-        try:
-            for size_bytes in _CHUNKS * 20:  # others here may write, and give back, meanwhile
-                self._take(descriptor, size_bytes)
-                if not self.free_bytes:
-                    return
-        finally:
-            os.close(descriptor)
+        self._others.mkdir(exist_ok=True)
+        for number in range(20):  # others here may write, and give back, meanwhile
+            # A file each time: the last block cannot be had by one that needs it for its extents.
+            descriptor = os.open(self._others / str(number), os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                for size_bytes in _CHUNKS:
+                    self._take(descriptor, size_bytes)
+            finally:
+                os.close(descriptor)
+            if not self.free_bytes:
+                return
         raise AssertionError(f"{self.free_bytes} bytes cannot be taken")
 
     def free(self) -> None:
         """Have others give back what they took."""
-        self._others.unlink()
+        shutil.rmtree(self._others)
 
     def break_down(self) -> None:
         """Have ext4 find itself damaged: it takes no more writes from now on."""

@@ -98,7 +98,9 @@ def present(points: dict[tuple[str, str], Any]) -> Points:
 
 
 def value_of(value: Any) -> float:
-    """Return a figure of status as a number: `fenced` is a text, or null."""
+    """Return a figure of status as a number: `fenced` is a text, or null; of a list, how many."""
+    if isinstance(value, list):
+        return float(len(value))
     return float(value) if isinstance(value, int | float) else float(value is not None)
 
 
@@ -158,6 +160,7 @@ def test_the_frozen_node_has_something_of_everything_to_agree_on(frozen: Node) -
     empty = {name for name, points in figures.items() if not any(points.values())}
     assert empty <= {"fenced", "quarantined_shards", "unwanted_bytes", "waiting_puts_bytes"} | {
         *("incomplete_steps", "oldest_incomplete_seconds", "copied_bytes", "drain_restarts"),
+        "waiting_markers",
         *("throttled", "drain_last_progress_seconds", "evicted_bytes", "restored_bytes"),
         *("lent_bytes", "drained_objects", "object_conflicts"),  # no mount of the settings
         "drain_eta_seconds",  # nobody can tell, and the replica has all

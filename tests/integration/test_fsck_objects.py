@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from typer.testing import CliRunner
 
 from cachetier.access.principals import OWNER
 from cachetier.cli.app import app
+from cachetier.drain.serve import supervisor
 from cachetier.local.catalog import objects
 from cachetier.remote.base import ObjectStore
 from cachetier.service.service import Service
@@ -130,12 +131,16 @@ def without_catalog(site: Site) -> None:
         path.unlink()
 
 
+def no_drain(*_of_it: object) -> NoReturn:
+    raise OSError("no drain is to start")
+
+
 def test_a_lost_catalog_is_rebuilt_and_drained(site: Site) -> None:
-    site.settings["max_rate"] = "1"  # a byte a second: nothing gets there
-    with site.serving() as (_service, s3):
-        etags = site.put(s3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "spawn", no_drain)
+        with site.serving() as (_service, s3):
+            etags = site.put(s3)
     without_catalog(site)
-    del site.settings["max_rate"]
 
     rebuilt = site.fsck("--rebuild")
     assert rebuilt.exit_code == 0, rebuilt.stdout

@@ -175,6 +175,7 @@ STATUS_KEYS = {
         "exposure_objective_seconds",
         "incomplete",
         "eta_seconds",
+        "waiting_markers",
         "flow",
     ),
 }

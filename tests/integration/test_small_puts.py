@@ -135,7 +135,7 @@ def test_a_rank_that_is_gone_before_its_answer_holds_up_nobody(door: Door, sizes
 def test_a_put_that_waits_for_room_holds_up_no_other(
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door.node.ingest, "_when_full", WhenFull.WAIT)
+    monkeypatch.setattr(door.node.ingest._admission, "_when_full", WhenFull.WAIT)
     waits, goes = door.rank(), door.rank()
     space = door.node.store.space
     taken_bytes = space.capacity_bytes - space.used_bytes - 1000
