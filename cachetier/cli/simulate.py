@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -41,6 +42,7 @@ def simulate(
         hint = "Install it: pip install 'cachetier[simulate]'"
         refuse("simulate needs greenlet, which is not here", hint, as_json=as_json)
     figure = new_figure(plot, (9, 9), as_json=as_json) if plot is not None else None
+    logging.getLogger("cachetier").addHandler(logging.NullHandler())  # it is about no node here
     with reported(as_json):
         read = read_scenario(scenario)
         if seed is not None:

@@ -91,15 +91,14 @@ class Tier:
         put = _Put(self.saves.admitted(ids, now), rank, name, size_bytes, ended, now)
         if not self._waiting and self.space.try_reserve(size_bytes):
             self._write(put)
-        elif self._setup.when_full is WhenFull.REJECT:
-            self._make_room()
-            taken = self.space.try_reserve(size_bytes)
-            self._write(put) if taken else self._events.after(0.0, partial(self._refuse, put))
-        else:
-            self._waiting.append(put)
-            self._events.after(self._setup.put_timeout_seconds, partial(self._expire, put))
-            self._make_room()
-            self.drain.poke()  # what is unsealed may go as well now
+            return
+        self._waiting.append(put)
+        patience = self._setup.put_timeout_seconds
+        self._events.after(
+            patience if self._setup.when_full is WhenFull.WAIT else 0.0, partial(self._expire, put)
+        )
+        self._make_room()
+        self.drain.poke()  # what is unsealed may go as well now
 
     def seal(self, ids: SaveIds, rank: int, ranks_on_node: int) -> None:
         """Take the part of a rank as whole."""
