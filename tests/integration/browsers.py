@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import apsw
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from cachetier_client import Client
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.integration.serving import Served
 
@@ -31,6 +32,8 @@ FLAGS = (
     *("--disable-background-networking", "--host-resolver-rules=MAP rebound.example 127.0.0.1"),
 )
 SECONDS = 30.0
+
+expect.set_options(timeout=SECONDS * 1000)
 
 needs_chromium = pytest.mark.skipif(not FOUND, reason="needs a browser: `make chromium`")
 
@@ -67,9 +70,23 @@ def tab(browser: Browser, **options: Any) -> Iterator[Page]:
     )
     try:
         yield page
-        assert errors == []
+        assert not errors, errors
     finally:
         context.close()
+
+
+def with_many_shards(sql: apsw.Connection, run: str, shards: int) -> None:
+    """Copy the row of a run's one shard, for pages to show; nobody may read these."""
+    columns = (
+        "save, rank, size_bytes, digest, block_digests, element_size, file_id, inline, state, "
+        "committed_at, row_digest"
+    )
+    sql.execute(
+        f"WITH RECURSIVE copies (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM copies WHERE i < ?1) "
+        f"INSERT INTO shards (name, {columns}) SELECT printf('copy/%05d', i), {columns} "
+        "FROM copies, shards WHERE save = (SELECT number FROM saves WHERE run = ?2) ORDER BY i",
+        (shards - 1, run),
+    )
 
 
 def link_to(served: Served) -> str:

@@ -121,9 +121,12 @@ function draw() {
 }
 
 async function loadHistory() {
-  const answer = await fetch("/console/history");
-  if (!answer.ok) return;
-  columns = await answer.json();
+  try {
+    const answer = await fetch("/console/history");
+    if (answer.ok) columns = await answer.json();
+  } catch {
+    return; // away again
+  }
   draw();
 }
 

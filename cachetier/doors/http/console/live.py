@@ -24,6 +24,7 @@ from cachetier.doors.operations import Operations
 from cachetier.errors import CachetierError
 
 STOP_LOOKS = 5  # in each span between two updates: a service that stops does not wait for us
+RETRY_MS = 1000  # in which a browser that was cut off asks again
 QUIET_ROUNDS = 15  # after which a stream without news says that it lives
 
 
@@ -47,6 +48,7 @@ async def _events(
 ) -> AsyncIterator[str]:
     known: dict[str, str] = {}
     quiet = 0
+    yield f"retry: {RETRY_MS}\n\n"
     while await _goes_on(request, node):
         try:
             news = await _news(request, live, run, step)
