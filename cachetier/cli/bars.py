@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cachetier.cli.output import console
 
@@ -47,18 +47,29 @@ def progress(as_json: bool) -> Progress | None:
     )
 
 
+class HowFar(NamedTuple):
+    """How far work is: ``what`` it is at, and how many bytes are ``done``, of how many if known."""
+
+    what: str
+    done: int
+    total: int | None
+
+
 @contextmanager
-def bytes_shown(
-    as_json: bool, what: str, total: Callable[[], int | None], done: Callable[[], int]
-) -> Iterator[None]:
-    """Show a bar while work goes on that is ``done`` so far; ``total`` is asked once, if at all."""
+def bytes_shown(as_json: bool, how_far: Callable[[], HowFar]) -> Iterator[None]:
+    """Show a bar while work goes on, as far as it is."""
     bar = progress(as_json)
     if bar is None:
         yield
         return
+
+    def look() -> None:
+        at = how_far()
+        bar.update(task, description=at.what, completed=at.done, total=at.total)
+
     with bar:
-        task = bar.add_task(what, total=total())
-        with _looking(lambda: bar.update(task, completed=done())):
+        task = bar.add_task("", total=None)
+        with _looking(look):
             yield
 
 
@@ -83,7 +94,7 @@ def line_shown(as_json: bool, line: Callable[[], str]) -> Iterator[None]:
 
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with _shown(*columns) as bar:
-        task = bar.add_task(line(), total=None)
+        task = bar.add_task("", total=None)
         with _looking(lambda: bar.update(task, description=line())):
             yield
 
@@ -116,6 +127,7 @@ def _looking(look: Callable[[], object]) -> Iterator[None]:
         while not over.wait(LOOK_SECONDS):
             look()
 
+    look()
     thread = threading.Thread(target=go_on, name="bar", daemon=True)
     thread.start()
     try:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from cachetier_client.units import counted, shown_size
 
-from cachetier.cli.bars import line_shown
+from cachetier.cli.bars import HowFar, bytes_shown, line_shown
 from cachetier.cli.output import INTEGRITY, AsJson, echo, print_json, refuse, reported
 from cachetier.cli.settings_options import Flags, taking_settings
 from cachetier.config.settings import load
@@ -98,7 +98,7 @@ def _checked(settings: Settings, options: FsckOptions, local: bool, as_json: boo
             if not as_json:
                 _show_found(report)
 
-        looking.enter_context(line_shown(as_json, lambda: _so_far(report)))
+        looking.enter_context(_watched(report, options, as_json))
         return check(
             settings.cache_dir,
             [] if local else _remotes(settings),
@@ -111,12 +111,20 @@ def _checked(settings: Settings, options: FsckOptions, local: bool, as_json: boo
         )
 
 
-def _so_far(report: FsckReport) -> str:
-    """Say what was looked at, of how much where bytes are read."""
-    line = f"checked {counted(report.shards, 'shard')}, {shown_size(report.size_bytes)} here"
-    if report.checked_bytes:
-        line += f", read {shown_size(report.checked_bytes)} of {shown_size(report.due_bytes)}"
-    return f"{line}, {report.objects} objects" if report.objects else line
+def _watched(
+    report: FsckReport, options: FsckOptions, as_json: bool
+) -> AbstractContextManager[None]:
+    """Show what was looked at; a bar where bytes are read, which takes the time."""
+
+    def line() -> str:
+        looked = f"{counted(report.shards, 'shard')} here"
+        return f"{looked}, {report.objects} objects in S3" if report.objects else looked
+
+    def how_far() -> HowFar:
+        due = report.due_bytes if options.run is None else 0  # that is of all runs
+        return HowFar(line(), report.checked_bytes, due or None)
+
+    return bytes_shown(as_json, how_far) if options.data else line_shown(as_json, line)
 
 
 def _remotes(settings: Settings) -> list[Remote]:

@@ -195,8 +195,14 @@ def _flush(
     client: Client, run: str | None, step: int | None, deadline: float, as_json: bool
 ) -> None:
     """Flush in one call, or in slices that move a bar."""
-    from cachetier_client import NotDurableError, ServiceUnavailableError, StoppingError
+    from cachetier_client import (
+        DeadlineError,
+        NotDurableError,
+        ServiceUnavailableError,
+        StoppingError,
+    )
 
+    not_yet = (NotDurableError, DeadlineError, ServiceUnavailableError, StoppingError)
     bar = progress(as_json)
     if bar is None:
         client.flush(run, step, deadline)
@@ -209,7 +215,7 @@ def _flush(
             left = ends_at - time.monotonic()
             try:
                 client.flush(run, step, max(0.0, min(SLICE_SECONDS, left)))
-            except (NotDurableError, ServiceUnavailableError, StoppingError):
+            except not_yet:
                 if left <= SLICE_SECONDS:
                     raise
                 bar.update(task, completed=dirty - _dirty_bytes(client, ends_at))

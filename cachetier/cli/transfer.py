@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 from cachetier_client.units import counted, shown_size
 
-from cachetier.cli.bars import bytes_shown, written_bytes
+from cachetier.cli.bars import HowFar, bytes_shown, written_bytes
 from cachetier.cli.output import (
     AsJson,
     Url,
@@ -63,8 +63,10 @@ def export(
         refuse(f"--to {to!r} is none of {', '.join(FORMATS)}", "Choose one.", as_json=as_json)
     with reported(as_json), ended_by_signal(), reach(url, seconds=timeout) as client:
         export = _export_of(to, trusted, as_json)
-        total = partial(_size_of, client, run, step)
-        with bytes_shown(as_json, f"export {run}/{step}", total, lambda: written_bytes(dest)):
+        total = cache(partial(_size_of, client, run, step))
+        with bytes_shown(
+            as_json, lambda: HowFar(f"export {run}/{step}", written_bytes(dest), total())
+        ):
             names = export(client, run, step, dest, timeout)
         root = Path(dest)
         size_bytes = sum(path.stat().st_size for path in (root, *root.rglob("*")) if path.is_file())

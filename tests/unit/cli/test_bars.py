@@ -26,7 +26,7 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return shown
 
 
-def never() -> int:
+def never() -> bars.HowFar:
     raise AssertionError("nobody looks, so nobody asks")
 
 
@@ -36,11 +36,11 @@ def test_a_bar_shows_bytes_of_their_total_while_the_work_goes_on(
     terminal = on_terminal(monkeypatch)
     looked = threading.Event()
 
-    def done() -> int:
+    def how_far() -> bars.HowFar:
         looked.set()
-        return 3_000_000
+        return bars.HowFar("export train/7", 3_000_000, 6_000_000)
 
-    with bars.bytes_shown(False, "export train/7", lambda: 6_000_000, done):
+    with bars.bytes_shown(False, how_far):
         assert looked.wait(5)
     assert "export train/7" in terminal.getvalue()
     assert "/6.0 MB" in terminal.getvalue()
@@ -68,7 +68,7 @@ def test_nothing_is_shown_and_nothing_asked_where_nobody_would_see_it(
     shown = Terminal() if as_json else io.StringIO()
     monkeypatch.setattr(sys, "stderr", shown)
     before = threading.active_count()
-    with bars.bytes_shown(as_json, "put", never, never), bars.line_shown(as_json, lambda: ""):
+    with bars.bytes_shown(as_json, never), bars.line_shown(as_json, lambda: ""):
         assert threading.active_count() == before
     assert shown.getvalue() == ""
 
