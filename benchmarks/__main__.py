@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import bytes as bytes_group
-from benchmarks import core, drain, link, machine, report, s3
+from benchmarks import console, core, drain, link, machine, report, s3
 from benchmarks import torch as torch_group
 from benchmarks.measures import Result
 from benchmarks.scratch import FULL, QUICK, Bench, Sizes, scratch
@@ -24,6 +24,7 @@ GROUPS = {
     "bytes": bytes_group.BENCHES,
     "torch": torch_group.BENCHES,
     "s3": s3.BENCHES,
+    "console": console.BENCHES,
 }
 
 Measure = Callable[[Bench], list[Result]]
@@ -32,9 +33,9 @@ Measure = Callable[[Bench], list[Result]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 once everything was measured, whether or not the bars hold."""
     options = _options(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140  # a log has no width of its own
+    screen = Console()
+    if not screen.is_terminal:
+        screen.width = 140  # a log has no width of its own
     results: dict[str, list[Result]] = {}
     broken = False
     with scratch() as directory:
@@ -45,10 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 if options.measure and name not in options.measure:
                     continue
                 sizes = QUICK if options.quick else FULL
-                found, failed = _measured(measure, directory / name, sizes, options.quick, console)
+                found, failed = _measured(measure, directory / name, sizes, options.quick, screen)
                 results[group] += found
                 broken |= failed
-    report.show(results, described, console)
+    report.show(results, described, screen)
     if options.results is not None:
         report.write(options.results, results, whole=not options.measure)
     if options.record and options.results is not None:

@@ -26,6 +26,7 @@ cachetier dev is up; what its S3 server holds is gone when it stops (Ctrl-C).
 
   socket  {url}
   HTTP    {http}   token in {token}
+  Console {http}/   signed in by what `cachetier link` prints
   S3      {s3}   bucket {bucket}
   S3 door {s3_door}   mount {mount}: s3://{bucket}/{mount}/
 
@@ -36,6 +37,10 @@ In another terminal:
   cachetier wait try 1
   cachetier get --run try --step 1 --name greeting
   cachetier status
+
+Watch all of it in a browser, which this signs in:
+
+  cachetier link
 
 Or with any program that speaks S3, written back through this node:
 

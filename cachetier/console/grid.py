@@ -6,8 +6,9 @@ number of cells, whatever the step is made of.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cachetier_client.units import shown_size, shown_span
 
@@ -39,12 +40,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A part of a rank's shards; ``opens``: the first of the rank's lines."""
+    """A part of a rank's shards; ``opens``: the first of the rank's lines.
+
+    ``age``: of its newest shard. A cell says an instant instead, so that it is the same at the next
+    look, and the page draws only the lines that changed.
+    """
 
     number: int
     rank: int
     opens: bool
     cells: tuple[Cell, ...] = ()
+    age: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +95,10 @@ def filled(
     """Return the lines of ``window`` with their cells; ``uploading`` names what is on its way."""
     found, at = [], 0
     for line, count in zip(window.lines, window.counts, strict=True):
-        cells = (_cell(shard, uploading, now) for shard in shards[at : at + count])
-        found.append(Line(line.number, line.rank, line.opens, tuple(cells)))
+        shown = shards[at : at + count]
+        cells = tuple(_cell(shard, uploading) for shard in shown)
+        newest = max((shard.committed_at for shard in shown), default=now)
+        found.append(replace(line, cells=cells, age=shown_span(max(0.0, now - newest))))
         at += count
     return tuple(found)
 
@@ -120,8 +128,7 @@ def _level(state: ShardState, here: bool, verified: bool, copied: bool) -> str:
     return "replicated" if copied else "local"
 
 
-def _cell(shard: ShardPlace, uploading: Collection[str], now: float) -> Cell:
-    level = level_of(shard, uploading)
-    age = shown_span(max(0.0, now - shard.committed_at))
-    what = f"{shard.name}, {shown_size(shard.size_bytes)}: {LEVELS[level]}, acknowledged {age} ago"
-    return Cell(shard.version, level, what)
+def _cell(shard: ShardPlace, uploading: Collection[str]) -> Cell:
+    level, at = level_of(shard, uploading), time.localtime(shard.committed_at)
+    what = f"{shard.name}, {shown_size(shard.size_bytes)}: {LEVELS[level]}"
+    return Cell(shard.version, level, f"{what}, acknowledged {time.strftime('%H:%M:%S', at)}")

@@ -1,7 +1,9 @@
 """The timeline of a checkpoint: when each rank had its shards acknowledged, sealed and uploaded.
 
-A rank is *late* when it takes longer than the others for what they have done: by more than half of
-what the median rank took, and more than a second. One that has not done it yet takes until now.
+A rank is *late* when it takes longer than the others for what they have done: with its seal by more
+than half of what the median rank took, with its upload by more than one and a half times of that,
+as the drain goes from rank to rank; and by more than a second. One that has not done it yet takes
+until now.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from cachetier_client.units import counted, shown_span
 from cachetier.local.catalog.step_queries import RankProgress
 from cachetier.model.checkpoint import PartState, RankPart, Save
 
-LATE_SHARE = 0.5
 LATE_SECONDS = 1.0
 RANKS_SHOWN = 64
 LATE_NAMED = 5
@@ -101,21 +102,22 @@ def _since(save: Save, at: float | None) -> float | None:
     return None if at is None else max(0.0, at - save.started_at)
 
 
-# Each milestone, by what a rank is late with; the first that it is late with is told.
-_MILESTONES: Sequence[tuple[str, Callable[[RankTime], float | None]]] = (
-    ("seal", lambda rank: rank.sealed),
-    ("upload", lambda rank: rank.uploaded),
+# Each milestone, by what a rank is late with, and the share of the median's time that is late; the
+# first that it is late with is told.
+_MILESTONES: Sequence[tuple[str, float, Callable[[RankTime], float | None]]] = (
+    ("seal", 0.5, lambda rank: rank.sealed),
+    ("upload", 1.5, lambda rank: rank.uploaded),
 )
 
 
 def _with_lateness(times: Sequence[RankTime], elapsed: float) -> list[RankTime]:
     found = list(times)
-    for what, of in _MILESTONES:
+    for what, share, of in _MILESTONES:
         done = [time for each in times if (time := of(each)) is not None]
         if len(times) < 2 or 2 * len(done) < len(times):
             continue  # most are not there yet: nobody is late
         usual = median(done)
-        allowed = usual + max(LATE_SECONDS, LATE_SHARE * usual)
+        allowed = usual + max(LATE_SECONDS, share * usual)
         for at, each in enumerate(found):
             time = of(each)
             took = elapsed if time is None else time

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bytes as bytes_group
-from benchmarks import core, drain, link, report, s3
+from benchmarks import console, core, drain, link, report, s3
 from benchmarks import torch as torch_group
 from benchmarks.__main__ import main
 from benchmarks.core import demo
 from benchmarks.measures import Result, at_least, at_most, median_of
+from tests.integration.browsers import needs_chromium
 
 KEYS = {"group", "measure", "value", "unit", "bar", "holds", "runs"}
 TRAINED = {"stored_size", "time_to_durable"}  # with states of a model that torch trains
@@ -30,6 +31,7 @@ WITHOUT_DEMO = [
         pytest.param("torch", name, marks=[pytest.mark.torch, pytest.mark.timeout(300)])
         for name in sorted(set(torch_group.BENCHES) - {"beside_s3", "gpu"})  # gpu: none without one
     ),
+    *(pytest.param("console", name, marks=needs_chromium) for name in sorted(console.BENCHES)),
     *(("s3", name) for name in sorted(set(s3.BENCHES) - {"s3_torch"})),
     *(
         pytest.param(

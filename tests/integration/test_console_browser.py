@@ -46,7 +46,11 @@ def put(served: Served, run: str, shards: int, ranks: int = 1) -> None:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
-    where: dict[str, Any] = {"s3": "127.0.0.1:0", "s3_mount": [MOUNT], "cluster": "http://127.0.0.1:1"}
+    where: dict[str, Any] = {
+        "s3": "127.0.0.1:0",
+        "s3_mount": [MOUNT],
+        "cluster": "http://127.0.0.1:1",
+    }
     with serving(**where) as served:
         put(served, "llama", 3, ranks=4)
         put(served, "many", 1)
@@ -131,21 +135,27 @@ def test_an_action_is_confirmed_by_keyboard_and_what_fails_is_said(
 ) -> None:
     served.call("PUT", "/v1/runs/unwanted/steps/7/shards/x", b"x")
     page.goto(f"{served.service.url}/console/runs/unwanted/7")
-    page.get_by_role("button", name="Delete…").focus()
+    delete, dialog = page.get_by_role("button", name="Delete…"), page.get_by_role("dialog")
+    typed = page.get_by_role("textbox")
+    delete.focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_role("dialog")).to_be_visible()
+    expect(typed).to_be_focused()
     page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog")).to_be_hidden()
-    page.get_by_role("button", name="Delete…").click()
+    expect(dialog).to_be_hidden()
+    delete.click()
+    expect(typed).to_be_focused()
     page.keyboard.type("8")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("dialog")).to_contain_text("Nothing was done")
+    expect(dialog).to_contain_text("Nothing was done")
+    expect(page.get_by_role("button", name="Close")).to_be_focused()
     page.keyboard.press("Enter")
-    page.get_by_role("button", name="Delete…").click()
+    expect(dialog).to_be_hidden()
+    delete.click()
+    expect(typed).to_be_focused()
     assert violations(page) == []
     page.keyboard.type("7")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("dialog")).to_contain_text("Deleted: 1 shard")
+    expect(dialog).to_contain_text("Deleted: 1 shard")
     assert served.call("GET", "/v1/runs/unwanted/steps").json == {"steps": []}
 
 

@@ -151,6 +151,13 @@ const LINE_PIXELS = 22;
 const MOST_PIXELS = 420;
 const BEYOND = 6;
 
+// Lets a line be as it is, but for its age, unless a shard of it changed.
+function change(old, line) {
+  const [age, newAge] = [$(".age", old), $(".age", line)];
+  if (age.textContent !== newAge.textContent) age.textContent = newAge.textContent;
+  if (!line.isEqualNode(old)) old.replaceWith(line);
+}
+
 class Grid {
   constructor(element) {
     this.element = element;
@@ -198,7 +205,17 @@ class Grid {
 
   show(lines) {
     const focused = this.element.contains(document.activeElement) ? document.activeElement.id : "";
-    this.space.innerHTML = lines;
+    for (const each of this.space.querySelectorAll("[tabindex='0']")) each.tabIndex = -1;
+    const template = document.createElement("template");
+    template.innerHTML = lines;
+    const [now, next] = [$(".window", this.space), $(".window", template.content)];
+    const olds = [...now.children];
+    if (now.dataset.first === next.dataset.first && olds.length === next.children.length) {
+      [...next.children].forEach((line, at) => change(olds[at], line));
+      now.dataset.total = next.dataset.total;
+    } else {
+      this.space.replaceChildren(next);
+    }
     this.place();
     const again = focused && document.getElementById(focused);
     if (again) again.focus({ preventScroll: true });

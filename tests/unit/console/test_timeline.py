@@ -67,6 +67,13 @@ def test_a_slow_upload_is_late_as_well() -> None:
     assert (line.seconds, line.published) == (42.0, 42.0)
 
 
+def test_a_drain_that_goes_from_rank_to_rank_makes_none_late() -> None:
+    parts = [part(rank, 4.0) for rank in range(8)]
+    seen = [progress(rank, 3.0, 5.0 + 5.0 * rank) for rank in range(8)]
+    line = timeline_of(save(8), parts, seen, BEGUN + 60)
+    assert not any(rank.late for rank in line.ranks)
+
+
 def test_other_nodes_are_named_when_publication_waits_for_them() -> None:
     parts = [part(rank, 4.0) for rank in range(2)]
     seen = [progress(rank, 3.0, 8.0) for rank in range(2)]
