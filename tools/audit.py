@@ -18,6 +18,8 @@ LOCKED = (
     "dev.txt",
     "frameworks.txt",
     "audit.txt",
+    "helm.txt",
+    "release.txt",
 )  # service.txt and build.txt are parts of dev.txt
 NOT_ASKED, FOUND = 2, 1
 

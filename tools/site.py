@@ -24,7 +24,7 @@ from tools.pages import ROOT
 README, STYLE = ROOT / "README.md", ROOT / "docs" / "site.css"
 BUILD = ROOT / "build"
 SOURCE, SITE = BUILD / "site-source", BUILD / "site"
-LINK = re.compile(r"!?\]\(([^)\s]+)\)")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 
 

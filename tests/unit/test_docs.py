@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tools.site import CODE, LINK, linked
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "benchmarks", "changes", "client", "deploy", "examples")
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
 )
-LINK = re.compile(r"\]\(([^)\s]+)\)")
-CODE = re.compile(r"^ *```.*?^ *```", re.DOTALL | re.MULTILINE)
 
 ASYNC_SAVE = "training blocked by dcp.async_save"
 # Of each row of the README's table, the measures that its figures are rounded from, in their order.
@@ -72,16 +72,7 @@ def test_every_link_leads_to_a_file_and_a_heading_that_are_there(page: Path) -> 
 
 
 def test_every_page_of_the_docs_can_be_reached_from_the_readme() -> None:
-    reached: set[Path] = set()
-    waiting = [ROOT / "README.md"]
-    while waiting:
-        page = waiting.pop().resolve()
-        if page in reached or page.suffix != ".md" or not page.exists():
-            continue
-        reached.add(page)
-        text = CODE.sub("", page.read_text(encoding="utf-8"))
-        links = [link.partition("#")[0] for link in LINK.findall(text) if "://" not in link]
-        waiting += [page.parent / link for link in links if link]
+    reached = linked(ROOT / "README.md")
 
     assert {page.resolve() for page in (ROOT / "docs").rglob("*.md")} - reached == set()
 
