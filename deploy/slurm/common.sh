@@ -12,7 +12,7 @@ asked() {
     runuser -u "$CACHETIER_USER" -- env -i PATH="$PATH" HOME=/ CACHETIER_URL="$CACHETIER_URL" "$CACHETIER_BIN" "$@"
 }
 
-# Say something in the node's journal: Slurm shows a prolog's own output to nobody.
+# Say something in the node's journal.
 say() {
     logger --tag "${0##*/}" -- "job ${SLURM_JOB_ID:-?}: $*"
 }

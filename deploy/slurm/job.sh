@@ -7,8 +7,10 @@
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@300
 export CACHETIER_RUN=llama        # the same in every requeue: it resumes what the last one saved
-leave() {                         # every node flushes its own part, then the job takes its place again
-    srun --overlap --ntasks-per-node=1 cachetier flush --run "$CACHETIER_RUN" --deadline 240
+leave() {                         # each node flushes its part of the newest step; then back into the queue
+    srun --overlap --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 sh -c '
+        step=$(cachetier latest "$CACHETIER_RUN" --level local) &&
+            cachetier flush --run "$CACHETIER_RUN" --step "$step" --deadline 240'
     scontrol requeue "$SLURM_JOB_ID"
 }
 trap leave USR1

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Slurm's Prolog, as root on each node before a job's first step: no job begins on a node that
-# cannot keep its checkpoints. A status other than 0 has Slurm drain the node and requeue the job.
+# cannot keep its checkpoints. A status other than 0 has Slurm drain the node and requeue the job,
+# held unless SchedulerParameters has nohold_on_prolog_fail.
 set -u
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 
@@ -15,7 +16,7 @@ while :; do
     if [ "$SECONDS" -ge "$ends" ]; then break; fi
     sleep 1
 done
-state=$(grep -Eom1 '"state": ?"[a-z]+"' <<<"$found" || tail -n 1 <<<"$found")
-say "cachetier is not ready after $CACHETIER_READY_SECONDS s: $state"
-echo "print cachetier is not ready on this node: $state"
+why=$(grep -Eom1 '"(state|message)": ?"[^"]*"' <<<"$found" || tail -n 1 <<<"$found")
+say "cachetier is not ready after $CACHETIER_READY_SECONDS s: $why"
+echo "cachetier is not ready on this node: $why"  # in slurmd's log
 exit 1

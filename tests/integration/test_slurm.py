@@ -86,7 +86,7 @@ def test_no_job_begins_on_a_node_without_one(run: Run, tmp_path: Path) -> None:
     )
 
     assert done.returncode == 1
-    assert done.stdout.startswith("print cachetier is not ready on this node: ")
+    assert done.stdout.startswith('cachetier is not ready on this node: "message": "cannot connect')
     assert "job 7: cachetier is not ready after 0 s" in told(tmp_path)
 
 
@@ -133,6 +133,13 @@ def test_the_end_of_a_job_waits_a_while_for_its_last_checkpoint(
     assert late.returncode == 0  # or Slurm would drain the node
     assert served.drain.hurried[-1] == (None, None)
     assert "not all is durable after 0.1 s, and drains on" in told(tmp_path)
+
+
+def test_the_end_of_a_job_waits_for_no_service_that_is_gone(run: Run, tmp_path: Path) -> None:
+    done = run("epilog.sh", CACHETIER_URL=f"unix://{tmp_path}/none", CACHETIER_FLUSH_SECONDS="50")
+
+    assert done.returncode == 0
+    assert "cannot be asked" in told(tmp_path)
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.iterdir()))
