@@ -110,5 +110,5 @@ class ObjectWorker:
 
 def _refuses_for_good(error: RemoteError) -> bool:
     """Return whether a bucket refuses this very object: only a person can mend that."""
-    said = error.context
-    return is_about_one_object(said.get("remote_code") or "", said.get("remote_status") or 0)
+    code, status = error.context.get("remote_code"), error.context.get("remote_status")
+    return is_about_one_object(code or "", status or 0)

@@ -41,7 +41,11 @@ class Part:
 
 PARTS = {
     "power-loss": Part(
-        ("tests/crash/test_power_loss.py", "tests/crash/test_strict_disk.py"),
+        (
+            "tests/crash/test_power_loss.py",
+            "tests/crash/test_object_power_loss.py",
+            "tests/crash/test_strict_disk.py",
+        ),
         15,
         {
             "states after a power cut": 20_000,
@@ -59,6 +63,7 @@ PARTS = {
     "planted-bugs": Part(
         (
             "tests/crash/test_planted_bugs.py",
+            "tests/stateful/test_planted_in_objects.py",
             "tests/stateful/test_planted_in_one_node.py",
             "tests/stateful/test_planted_in_two_nodes.py",
         ),
@@ -69,6 +74,11 @@ PARTS = {
     "kill": Part(("tests/crash/test_kill9.py",), 10, {"kills that counted": 100}),
     "s3": Part(
         ("tests/integration/test_s3_fault_matrix.py",), 10, {"cells of the S3 fault matrix": 288}
+    ),
+    "s3-door": Part(
+        ("tests/integration/test_object_fault_matrix.py", "tests/integration/test_s3_order.py"),
+        20,
+        {"cells of the object fault matrix": 288},
     ),
     "stateful": Part(
         ("tests/stateful",),

@@ -336,18 +336,26 @@ def delete_object(
 def confirmed_head(
     store: ObjectStore, key: str, known: Collection[str | None]
 ) -> ObjectInfo | None:
-    """Return what lies under a key, as two answers say it: its ETag is remembered.
+    """Return what lies under a key, as two answers say it: by it is decided, and it is remembered.
 
-    A wrong one would be a conflict with nobody. ``known`` are ETags that were said before.
+    A wrong ETag would be a conflict with nobody. That nothing is there a HEAD says of a bucket that
+    is not there, too: a deletion would be taken for done. ``known`` are ETags that were said
+    before, or that nothing was there.
 
     Raises:
         RemoteDigestError: Two answers differ: try again later.
+        RemoteError: There is no second answer.
     """
     info = store.head(key)
-    if info is None or info.etag in known:
+    if (NOTHING_THERE if info is None else info.etag) in known:
         return info
-    again = store.head(key)
-    if again is None or again.etag != info.etag:
+    if info is not None:
+        again = store.head(key)
+        agrees = again is not None and again.etag == info.etag
+    else:  # the mark of a folder is listed in ways of its own
+        listed = () if key.endswith("/") else store.list_page(key, "", "", 1).objects
+        agrees = not any(each.key == key for each in listed)
+    if not agrees:
         raise RemoteDigestError(f"{key} is described in two ways", key=key)
     return info
 

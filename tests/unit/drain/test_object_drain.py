@@ -496,3 +496,39 @@ def test_nothing_in_the_bucket_says_that_it_is_a_shard(mount: MountNode, data: R
 
     info = data.head("ckpt/a")
     assert info is not None and VERSION_KEY not in info.metadata
+
+
+class Lying(Recording):
+    """Says once of a key that nothing is there, as of a bucket that is not there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lies: list[str] = []
+
+    def head(self, key: str) -> ObjectInfo | None:
+        if key in self.lies:
+            self.lies.remove(key)
+            return None
+        return super().head(key)
+
+
+@pytest.mark.parametrize("following", [None, b"second", LARGE], ids=["deletion", "whole", "parts"])
+def test_that_nothing_is_there_is_not_believed_of_one_answer(
+    node: Node, clock: FakeClock, following: bytes | None
+) -> None:
+    store = Lying()
+    mount = MountNode(node, store, clock)
+    mount.put("ckpt/a", b"first")
+    drain(mount)
+    if following is None:
+        mount.delete("ckpt/a")
+    else:
+        mount.put("ckpt/a", following)
+    store.lies = ["ckpt/a"]
+
+    drain(mount)
+
+    assert store.lies == [] and mount.unshown() == []
+    assert store.head("ckpt/a") is None if following is None else store.get("ckpt/a") == following
+    assert mount.node.store.read(queries.incidents_after, 0) == []
+    mount.close()
