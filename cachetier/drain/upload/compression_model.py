@@ -110,4 +110,4 @@ def _guess(link: Link | None) -> float | None:
 
 
 def _shown(seconds: float) -> str:
-    return f"{seconds:.3g} s"
+    return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
