@@ -101,7 +101,9 @@ def exposure_of(status: Status) -> Exposure:
         sentence = "Losing this node now costs nothing."
     details.append(f"objective {shown_span(objective)}")
     if status["dirty_bytes"]:
-        details.append(f"all durable in {eta_words(status['eta_seconds'])}")
+        eta = status["eta_seconds"]
+        unknown = "nobody can tell yet when all is durable"
+        details.append(unknown if eta is None else f"all durable in {shown_span(eta)}")
     if stuck := status["incomplete"]["steps"]:
         oldest = shown_span(status["incomplete"]["oldest_seconds"])
         details.append(f"{counted(stuck, 'step')} incomplete, the oldest since {oldest}")

@@ -23,6 +23,11 @@ def test_exposure_is_a_sentence_in_plain_words(seconds: float, tone: str, words:
     assert "all durable in 3.4 min" in found.details
 
 
+def test_while_nobody_can_tell_when_all_is_durable_it_says_so() -> None:
+    found = node.exposure_of(answer(dirty_bytes=1, eta_seconds=None))
+    assert "nobody can tell yet when all is durable" in found.details
+
+
 def test_writes_of_a_mount_are_no_training() -> None:
     mount = {"mount": "out", "objects": 3, "exposure_seconds": 40.0, "dirty_bytes": 1}
     status = answer(exposure=[run("llama", 3.0)], mounts=[{**mount, "conflicts": 0}])
