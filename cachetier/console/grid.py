@@ -54,7 +54,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class GridWindow:
     """Which lines are looked at, and which shards these need, by rank and arrival."""
 
     first: int
@@ -68,7 +68,7 @@ class Window:
         return sum(self.counts)
 
 
-def window_of(ranks: Sequence[RankProgress], first: int, rows: int) -> Window:
+def window_of(ranks: Sequence[RankProgress], first: int, rows: int) -> GridWindow:
     """Return ``rows`` lines from the ``first`` on, both cut down to what there is."""
     lines = [
         (rank.rank, begin, min(LINE_CELLS, rank.shards - begin))
@@ -78,7 +78,7 @@ def window_of(ranks: Sequence[RankProgress], first: int, rows: int) -> Window:
     rows = max(1, min(rows, ROWS_LIMIT))
     first = max(0, min(first, len(lines) - rows))
     shown = lines[first : first + rows]
-    return Window(
+    return GridWindow(
         first=first,
         total=len(lines),
         lines=tuple(
@@ -90,7 +90,7 @@ def window_of(ranks: Sequence[RankProgress], first: int, rows: int) -> Window:
 
 
 def filled(
-    window: Window, shards: Sequence[ShardPlace], uploading: Collection[str], now: float
+    window: GridWindow, shards: Sequence[ShardPlace], uploading: Collection[str], now: float
 ) -> tuple[Line, ...]:
     """Return the lines of ``window`` with their cells; ``uploading`` names what is on its way."""
     found, at = [], 0

@@ -16,7 +16,7 @@ WATCHED_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class NodeLook:
     """The node at one instant; ``at`` is UTC seconds."""
 
     at: float
@@ -47,13 +47,13 @@ class History:
         self._monotonic = monotonic
         self._node = Node("")
         self._lock = asyncio.Lock()
-        self.latest: Look | None = None
+        self.latest: NodeLook | None = None
         self._looked_at = -LOOK_SECONDS
         self._wanted_at = 0.0
         self._watch: asyncio.Task[None] | None = None
         self._samples: deque[list[float | None]] = deque(maxlen=SAMPLES_KEPT)
 
-    async def look(self) -> Look:
+    async def look(self) -> NodeLook:
         """Return the node as it is now, or was up to a second ago."""
         self._wanted_at = self._monotonic()
         if self._watch is None or self._watch.done():
@@ -64,14 +64,14 @@ class History:
         """Return the samples of the last minutes, figure by figure."""
         return [list(column) for column in zip(*self._samples, strict=True)] or [[], [], [], []]
 
-    async def _fresh(self, seconds: float) -> Look:
+    async def _fresh(self, seconds: float) -> NodeLook:
         async with self._lock:
             latest = self.latest
             if latest is None or self._monotonic() - self._looked_at >= seconds:
                 status = await self._ask()
                 self._node.answered(status)
                 self._looked_at = self._monotonic()
-                latest = self.latest = Look(self._now(), status, self._node.rates())
+                latest = self.latest = NodeLook(self._now(), status, self._node.rates())
                 self._samples.append(latest.sample())
             return latest
 

@@ -42,7 +42,7 @@ class RankTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class StepTimeline:
     """All ranks that are known here, the late ones first; ``seconds`` is how far the axis goes."""
 
     seconds: float
@@ -58,7 +58,7 @@ class Timeline:
 
 def timeline_of(
     save: Save, parts: Sequence[RankPart], progress: Sequence[RankProgress], now: float
-) -> Timeline:
+) -> StepTimeline:
     """Return the timeline of a save; pure."""
     by_rank = {each.rank: each for each in progress}
     known = {part.rank: part for part in parts}
@@ -70,7 +70,7 @@ def timeline_of(
     ranked = _with_lateness(times, elapsed)
     ranked.sort(key=lambda each: (not each.late, each.rank))
     marks = [time for each in times for time in (each.uploaded, each.acknowledged) if time]
-    return Timeline(
+    return StepTimeline(
         seconds=max(0.001, ended, *marks),
         published=published,
         ranks=tuple(ranked[:RANKS_SHOWN]),

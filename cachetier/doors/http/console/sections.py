@@ -27,7 +27,7 @@ EVENTS_SHOWN = 40
 FIRST_ROWS = 24
 
 Sections = Mapping[str, Markup]
-Lines = tuple[grid.Window, tuple[grid.Line, ...]]
+Lines = tuple[grid.GridWindow, tuple[grid.Line, ...]]
 
 
 @dataclass(frozen=True, slots=True)
