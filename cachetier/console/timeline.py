@@ -8,6 +8,7 @@ until now.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -66,7 +67,7 @@ def timeline_of(
     times = [_time(save, rank, known.get(rank), by_rank.get(rank)) for rank in ranks]
     elapsed = max(0.0, now - save.started_at)
     published = _since(save, save.published_at)
-    ended = published if published is not None else elapsed
+    ended = published if published is not None else _rounded(elapsed)
     ranked = _with_lateness(times, elapsed)
     ranked.sort(key=lambda each: (not each.late, each.rank))
     marks = [time for each in times for time in (each.uploaded, each.acknowledged) if time]
@@ -96,6 +97,12 @@ def _time(save: Save, rank: int, part: RankPart | None, seen: RankProgress | Non
         sealed=_since(save, part.sealed_at) if part is not None and sealed else None,
         uploaded=_since(save, seen.uploaded_at) if whole and sealed else None,
     )
+
+
+def _rounded(seconds: float) -> float:
+    """Return the end of an axis that grows: in steps, so that it is not drawn anew each second."""
+    step = 10.0 ** math.floor(math.log10(max(1.0, seconds))) / 4
+    return step * math.ceil(seconds / step)
 
 
 def _since(save: Save, at: float | None) -> float | None:
