@@ -169,6 +169,7 @@ def test_sharded_tensors_are_refused_with_what_to_do(node: Node) -> None:
         assert "is sharded" in told and "full_state_dict=True" in told
 
 
+@pytest.mark.soak  # Lightning and transformers are killed in every run
 def test_a_killed_training_goes_on_from_its_safetensors(node: Node, tmp_path: Path) -> None:
     def trained(run: str, *more: object, code: int = 0) -> list[dict[str, Any]]:
         script, under = "safetensors_dcp.py", tmp_path / run

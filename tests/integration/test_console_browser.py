@@ -24,6 +24,7 @@ from tests.integration.browsers import (
     with_many_shards,
 )
 from tests.integration.serving import Served, serving
+from tests.integration.two_remotes import until
 
 pytestmark = [needs_chromium, pytest.mark.xdist_group("chromium")]
 
@@ -196,7 +197,8 @@ def test_a_service_that_went_away_greys_the_page_and_comes_back(browser: Browser
         expect(page.get_by_text("Losing this node now costs nothing.")).to_be_visible()
         door.stop(1.0)
         expect(page.get_by_text(gone)).to_be_visible()
-        assert page.evaluate("getComputedStyle(document.querySelector('main')).opacity") < "0.9"
+        opacity = "getComputedStyle(document.querySelector('main')).opacity"
+        until(lambda: float(page.evaluate(opacity)) < 0.9)  # it fades
         door = HttpDoor(address, served.service.operations)
         door.start()
         expect(page.get_by_text(gone)).to_be_hidden()
