@@ -23,13 +23,14 @@ from cachetier_client.transport.tls import context_of_environment
 from cachetier_client.units import shown_size, shown_span
 from prometheus_client.parser import text_string_to_metric_families
 
-from cachetier.console.node import BAD, GOOD, NEAR, eta_words, size_or_dash, speed
+from cachetier.console.node import BAD, GOOD, REMOTE_TONES, eta_words, size_or_dash, speed
 from cachetier.status.words import danger
 
 ANSWER_SECONDS = 2.0
 ANSWER_LIMIT_BYTES = 4 << 20
 AT_ONCE = 16
 KEPT_SECONDS = 2.0  # for which all who watch share one round
+TONES = {"ready": GOOD, **REMOTE_TONES}
 
 Fetch = Callable[[str, str | None], str]
 
@@ -134,7 +135,7 @@ def row_of(now: NodeFigures, before: NodeFigures | None) -> NodeRow:
         url=now.url,
         label=urlsplit(now.url).netloc,
         state=now.state,
-        tone={"ready": GOOD, "throttled": NEAR}.get(now.state, BAD),
+        tone=TONES.get(now.state, BAD),
         exposed=shown_span(seconds) if seconds else "-",
         exposed_tone=danger(seconds, now.objective),
         run=run if seconds else "",

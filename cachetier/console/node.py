@@ -20,7 +20,6 @@ Status = Mapping[str, Any]
 PENDING_ROWS = 12
 GOOD, NEAR, BAD = "good", "near", "bad"
 REMOTE_TONES = {"ok": GOOD, "throttled": NEAR}
-STATE_TONES = {"ready": GOOD, "leaving": NEAR}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from cachetier_client.units import counted, shown_span
 
 from cachetier.local.catalog.step_queries import RankProgress
 from cachetier.model.checkpoint import PartState, RankPart, Save
+from cachetier.status.words import are
 
 LATE_SECONDS = 1.0
 RANKS_SHOWN = 64
@@ -140,7 +141,7 @@ def _findings(save: Save, ranks: Sequence[RankTime], parts: Sequence[RankPart]) 
     late = [each for each in ranks if each.late]
     found = [f"Rank {each.rank} is late with its {each.late}." for each in late[:LATE_NAMED]]
     if len(late) > LATE_NAMED:
-        found.append(f"{counted(len(late) - LATE_NAMED, 'more rank')} are late.")
+        found.append(f"{are(len(late) - LATE_NAMED, 'more rank')} late.")
     aborted = [part.rank for part in parts if part.state is PartState.ABORTED]
     if aborted:
         found.append(f"Aborted: {counted(len(aborted), 'rank')}, the first is {aborted[0]}.")

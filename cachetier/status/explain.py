@@ -14,6 +14,8 @@ from typing import Any
 from cachetier_client import StepInfo
 from cachetier_client.units import counted, shown_size, shown_span
 
+from cachetier.status.words import are
+
 Status = Mapping[str, Any]
 
 RANKS_NAMED = 8
@@ -148,7 +150,7 @@ def _missing(step: StepInfo, now: float) -> Iterator[str]:
 def _elsewhere(step: StepInfo, here: int) -> str:
     sealed = f"{len(step.ranks)} of {counted(here, 'rank')} seen here sealed"
     elsewhere = step.world_size - here
-    return f"{sealed}; {_are(elsewhere, 'rank')} elsewhere." if elsewhere > 0 else f"{sealed}."
+    return f"{sealed}; {are(elsewhere, 'rank')} elsewhere." if elsewhere > 0 else f"{sealed}."
 
 
 def _damage(step: StepInfo) -> str:
@@ -166,7 +168,7 @@ def _draining(step: StepInfo, status: Status, now: float) -> tuple[str, list[str
     if not step.dirty_bytes:
         others = step.world_size - len(step.ranks)
         if others > 0:
-            found.append(f"All of this node is in S3; {_are(others, 'rank')} due elsewhere.")
+            found.append(f"All of this node is in S3; {are(others, 'rank')} due elsewhere.")
             move = "Look at the nodes of the others: cachetier explain there, or cachetier top."
             return "nodes", found, move
         return "publication", ["All of it is in S3; it is published with the next look."], ""
@@ -182,11 +184,11 @@ def _draining(step: StepInfo, status: Status, now: float) -> tuple[str, list[str
         found.append("S3 throttles this node, which therefore sends more slowly.")
     uploading = [each for each in status["drain"]["uploading"] if _is_of(each, step)]
     if uploading:
-        found.append(f"{_are(len(uploading), 'shard')} on the way now.")
+        found.append(f"{are(len(uploading), 'shard')} on the way now.")
         return "drain", found, ""
     if before := _before(step, status):
         left = shown_size(sum(each["dirty_bytes"] for each in before))
-        found.append(f"{_are(len(before), 'older step')} to go first, with {left}.")
+        found.append(f"{are(len(before), 'older step')} to go first, with {left}.")
         return "order", found, f"Put it first: {_flush(step)}."
     return "drain", found, ""
 
@@ -232,10 +234,6 @@ def _is_of(each: Mapping[str, Any], step: StepInfo) -> bool:
 
 def _flush(step: StepInfo) -> str:
     return f"cachetier flush --run {step.run} --step {step.step}"
-
-
-def _are(number: int, noun: str) -> str:
-    return f"{counted(number, noun)} {'is' if number == 1 else 'are'}"
 
 
 def _ago(now: float, at: float) -> str:

@@ -73,6 +73,11 @@ def troubles(status: Status, now: float) -> list[str]:
     return found + [str(conflict) for conflict in status["drain"].get("conflicts", ())]
 
 
+def are(number: int, noun: str) -> str:
+    """Return how many there are, with their verb: ``1 shard is``, ``2 shards are``."""
+    return f"{counted(number, noun)} {'is' if number == 1 else 'are'}"
+
+
 def long_span(seconds: float) -> str:
     """Return a span of time in words: ``12 minutes``, ``1 hour``, ``40 seconds``."""
     for unit_seconds, unit in _LONG_UNITS:

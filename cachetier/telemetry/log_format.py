@@ -15,7 +15,7 @@ import math
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TextIO
@@ -66,6 +66,23 @@ def set_up(
 def set_level(level: str) -> None:
     """Make our own events from ``level`` on; what is written of them is the handler's choice."""
     log.setLevel(level.upper())
+
+
+def listen(handler: logging.Handler, level: int) -> Callable[[], None]:
+    """Have ``handler`` hear of our own events from ``level`` on; return what ends it.
+
+    They are made even where the log is set to say less; what is written is its handler's choice.
+    """
+    level_before = log.level
+    if log.getEffectiveLevel() > level:
+        log.setLevel(level)
+    log.addHandler(handler)
+
+    def end() -> None:
+        log.removeHandler(handler)
+        log.setLevel(level_before)
+
+    return end
 
 
 def level() -> str:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from cachetier.telemetry import log_format
 from cachetier.telemetry.log_format import ConsoleLines, parts_of
 
 KEPT = 500
@@ -59,14 +60,4 @@ class RecentEvents(logging.Handler):
 
     def listen(self) -> Callable[[], None]:
         """Hear of our own events, also where the log is set to say less; return what ends it."""
-        ours = logging.getLogger("cachetier")
-        level_before = ours.level
-        if ours.getEffectiveLevel() > logging.INFO:
-            ours.setLevel(logging.INFO)
-        ours.addHandler(self)
-
-        def close() -> None:
-            ours.removeHandler(self)
-            ours.setLevel(level_before)
-
-        return close
+        return log_format.listen(self, logging.INFO)

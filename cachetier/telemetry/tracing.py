@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cachetier.errors import ConfigError
+from cachetier.telemetry import log_format
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
@@ -54,14 +55,10 @@ def open_tracing(
             hint="Correct the OTEL_* variables of the environment, or set `trace` to off.",
         ) from error
     spans = SaveSpans(provider, store_id, directory / PARENTS_NAME)
-    ours = logging.getLogger("cachetier")
-    level_before = ours.level
-    ours.addHandler(spans)
-    ours.setLevel(logging.DEBUG)
+    stop_listening = log_format.listen(spans, logging.DEBUG)
 
     def close() -> None:
-        ours.removeHandler(spans)
-        ours.setLevel(level_before)
+        stop_listening()
         # A collector that does not answer must not hold up the stop of the service.
         ending = threading.Thread(target=provider.shutdown, name="trace-end", daemon=True)
         ending.start()

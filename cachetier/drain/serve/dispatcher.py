@@ -87,15 +87,16 @@ class Dispatcher:
     # --- handing out work ------------------------------------------------------------------------
 
     def _next_work(self, count: int) -> Handout:
-        rate_limit = self._queue.rate_limit
+        wants_room, rate_limit = self._store.space.wanted_bytes > 0, self._queue.rate_limit
         if self._store.fenced is not None or not count:  # nothing could be recorded
-            return Handout(hurried=self._queue.is_hurried(), rate_limit=rate_limit)
-        situation = self._queue.situation(wants_room=self._store.space.wanted_bytes > 0)
+            hurried = wants_room or self._queue.is_hurried()
+            return Handout(hurried=hurried, rate_limit=rate_limit)
+        situation = self._queue.situation(wants_room=wants_room)
         views = self._unfinished(count)
         plan = scheduler.plan(views, situation, count)
         self._queue.handed_out(plan.fairness)
         tasks = tuple(task for work in plan.work if (task := self._task(work)) is not None)
-        hurried = situation.wants_room or self._queue.is_hurried()
+        hurried = wants_room or self._queue.is_hurried()
         return Handout(tasks, plan.due_in_seconds, hurried, rate_limit)
 
     def _unfinished(self, count: int) -> list[SaveView]:

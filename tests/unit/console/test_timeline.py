@@ -45,6 +45,13 @@ def test_a_rank_that_seals_long_after_the_others_is_late() -> None:
     assert "Rank 3 is late with its seal: 56 s behind the median." in line.findings
 
 
+def test_of_many_late_ranks_the_first_are_named_and_the_others_counted() -> None:
+    parts = [part(rank, 4.0) for rank in range(7)] + [part(rank, 60.0) for rank in range(7, 13)]
+    seen = [progress(rank, 3.0, 8.0) for rank in range(13)]
+    line = timeline_of(save(13), parts, seen, BEGUN + 70)
+    assert "1 more rank is late." in line.findings
+
+
 def test_one_that_has_not_sealed_is_late_until_now() -> None:
     parts = [part(rank, 4.0) for rank in range(3)] + [part(3, None)]
     seen = [progress(rank, 3.0, 8.0) for rank in range(3)] + [progress(3, 2.0, None)]

@@ -100,3 +100,14 @@ def test_a_busy_drain_hears_how_to_go_on_without_a_look_at_the_catalog(
 
     assert (busy.tasks, busy.hurried, busy.rate_limit) == ((), True, 5e6)
     assert (len(free.tasks), free.rate_limit) == (1, 5e6)
+
+
+def test_a_busy_drain_hears_that_a_put_waits_for_room(
+    node: Node, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve = Answering(node, clock)
+    assert not serve.answer(NextWork(0)).hurried
+
+    monkeypatch.setattr(type(node.store.space), "wanted_bytes", 1)
+
+    assert serve.answer(NextWork(0)).hurried
