@@ -116,3 +116,12 @@ def forgotten_objects() -> Iterator[None]:
     """Drop the objects that a module leaves in moto, which keeps them all in memory."""
     yield
     forget_buckets()
+
+
+@pytest.fixture(autouse=True)
+def same_umask() -> Iterator[None]:
+    """Undo what a verb that ran in this process did to the files of whatever comes after it."""
+    umask = os.umask(0o022)
+    os.umask(umask)
+    yield
+    os.umask(umask)

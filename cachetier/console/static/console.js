@@ -280,7 +280,8 @@ document.addEventListener("DOMContentLoaded", () => {
     // What did not work is said where the answer would have been.
     if (["dialog-body", "shard"].includes(event.detail.target?.id)) event.detail.shouldSwap = true;
   });
-  document.addEventListener("htmx:afterSwap", (event) => {
+  // Not before htmx has the form: who is quick with Enter would send it past the script.
+  document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.target?.id === "dialog-body") openDialog();
   });
   document.addEventListener("click", (event) => {
