@@ -3,8 +3,8 @@
 PYTHON  ?= python3
 INTERPRETERS ?= python3.12 python3.13
 VENV    ?= .venv
-# One more than there are cores: some tests wait.
-WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 1 : 4)))
+# Two more than there are cores: tests wait a third of their time.
+WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n + 2 : 6)))
 TESTS   ?= tests
 ARGS    ?=
 

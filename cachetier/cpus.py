@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Collection
 
-_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?", re.ASCII)
+from cachetier.number_lists import parsed_numbers, shown_numbers
 
 
 def parsed_cpus(text: str, usable: Collection[int] | None = None) -> tuple[int, ...]:
@@ -20,32 +19,14 @@ def parsed_cpus(text: str, usable: Collection[int] | None = None) -> tuple[int, 
         ValueError: It says something else, or names a CPU that this process may not use.
     """
     usable = os.sched_getaffinity(0) if usable is None else usable
-    numbers: set[int] = set()
-    for item in text.split(",") if text.strip() else ():
-        found = _RANGE.fullmatch(item.strip())
-        if found is None:
-            raise ValueError(f"{text!r} is not a list of CPUs such as '2-3,7'")
-        first, last = int(found[1]), int(found[2] or found[1])
-        if last < first:
-            raise ValueError(f"{item.strip()!r} is a range that ends before it begins")
-        numbers.update(range(first, last + 1))
-    missing = sorted(numbers.difference(usable))
+    numbers = parsed_numbers(text, "CPUs")
+    missing = set(numbers).difference(usable)
     if missing:
         raise ValueError(
-            f"there is no CPU {shown_cpus(missing)} for this service, only {shown_cpus(usable)}"
+            f"there is no CPU {shown_numbers(missing)} for this service, "
+            f"only {shown_numbers(usable)}"
         )
-    return tuple(sorted(numbers))
-
-
-def shown_cpus(numbers: Collection[int]) -> str:
-    """Return ``numbers`` as ``parsed_cpus`` reads them."""
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and number == ranges[-1][1] + 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in ranges)
+    return numbers
 
 
 def default_threads(cpus: int | None = None) -> int:

@@ -68,6 +68,7 @@ OPERATIONS: Mapping[str, Need] = {
     "unpin": _WRITE_RUN,
     "flush": Need(Role.WRITE, Extent.RUN_OR_NODE, audited=True),
     "open": Need(Role.READ, Extent.RUN, audited=True),
+    "restore_step": Need(Role.READ, Extent.RUN, audited=True),
     "arrived": Need(Role.READ, Extent.RUN),
     "read_block": Need(Role.READ, Extent.RUN, audited=True),
     "verify": _READ_RUN,

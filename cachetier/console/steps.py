@@ -11,6 +11,7 @@ from cachetier.model.levels import Level
 from cachetier.steps.views import StepView
 
 STEPS_SHOWN = 100
+ELSEWHERE_SHOWN = 20  # each is a request to the bucket
 TONES = {
     "published": "good",
     "replicated": "good",

@@ -16,6 +16,7 @@ from cachetier.model.objects import Mount
 from cachetier.objects.base import ReadableObjects
 from cachetier.reclaim.gc import Garbage
 from cachetier.restore.restore import Restore
+from cachetier.restore.whole_steps import WholeSteps
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.waits import Waits
@@ -123,6 +124,7 @@ class Operations:
     access: Access
     ingest: Ingest
     restore: Restore
+    whole_steps: WholeSteps
     checkpoints: Checkpoints
     waits: Waits
     incidents: Incidents

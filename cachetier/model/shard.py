@@ -35,6 +35,11 @@ class Shard:
     committed_at: float
 
     @property
+    def lacks_bytes(self) -> bool:
+        """Return whether this node has no bytes of it that may be read."""
+        return self.state in (ShardState.EVICTED, ShardState.QUARANTINED)
+
+    @property
     def context(self) -> dict[str, Any]:
         """What an error says that it concerns."""
         return {"run": self.run, "step": self.step, "rank": self.rank, "name": self.name}

@@ -54,7 +54,11 @@ class Adoption:
         listed = next((entry for entry in manifest.shards if entry.name == name), None)
         if listed is None:
             raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
-        shards = self._shards(found, listed.rank)
+        self.adopt_rank(found, listed.rank)
+
+    def adopt_rank(self, found: FoundStep, rank: int) -> None:
+        """Learn what a rank of a published step put; raises IntegrityError and RemoteError."""
+        shards = self._shards(found, rank)
         replicas = [
             RemoteSave(remote.name, seen.location, seen.published_at or seen.started_at)
             for remote, seen in found.replicas

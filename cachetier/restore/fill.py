@@ -43,8 +43,6 @@ FRAMES_AT_ONCE = 12  # ranges of frames lie in memory until they are decoded
 
 Key = TypeVar("Key")
 
-_WITHOUT_BYTES = (ShardState.EVICTED, ShardState.QUARANTINED)
-
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -90,8 +88,10 @@ class Refill:
         self.arrivals.close()
         self._link.close()
 
-    def fetch(self, shard: Shard, deadline: float) -> None:
+    def fetch(self, shard: Shard, deadline: float, *, keep: bool = False) -> None:
         """Return once ``shard`` has local bytes, kept or handed out, or is replaced or deleted.
+
+        ``keep``: it stays in any case, unless somebody else is bringing it already.
 
         Raises:
             IntegrityError, NotFoundError: There is no sound remote copy.
@@ -104,35 +104,38 @@ class Refill:
             left = max(0.0, deadline - self._clock.monotonic())
             with self._flights.lead_or_wait(shard.version, left) as leads:
                 if leads:
-                    self._fetch_if_it_lasts(shard, deadline)
+                    self._fetch_if_it_lasts(shard, deadline, keep=keep)
 
-    def _fetch_if_it_lasts(self, shard: Shard, deadline: float) -> None:
+    def _fetch_if_it_lasts(self, shard: Shard, deadline: float, *, keep: bool) -> None:
         """Fetch ``shard``, unless it is replaced or deleted meanwhile: whoever asked looks again.
 
         Its row goes before its object does, so an object that changed is damage only under a row.
         """
         try:
-            self._fetch(shard, deadline)
+            self._fetch(shard, deadline, keep=keep)
         except (IntegrityError, NotFoundError):
             if self._store.read(queries.shard_by_version, shard.version):
                 raise
 
-    def _fetch(self, shard: Shard, deadline: float) -> None:
-        """Fetch ``shard``; of a pack one at a time, as it may bring what the others want."""
+    def _fetch(self, shard: Shard, deadline: float, *, keep: bool) -> None:
+        """Fetch ``shard``; of a pack one at a time, as it may bring what the others want.
+
+        What comes out of a pack is always kept: most of it comes before somebody wants it.
+        """
         packed = self._ahead.packed(shard)
         if packed is None:
-            self._bring_back(shard, deadline)
+            self._bring_back(shard, deadline, keep=keep)
             return
         leads = False
         while not leads and self._lacks_bytes(shard):
             left = max(0.0, deadline - self._clock.monotonic())
             with self._packs.lead_or_wait(packed.key, left) as leads:
                 if leads:
-                    self._bring_back(shard, deadline, is_packed=True)
+                    self._bring_back(shard, deadline, keep=True)
 
     def _lacks_bytes(self, shard: Shard) -> bool:
         known = self._store.read(queries.shard_by_version, shard.version)
-        if known is None or known.state not in _WITHOUT_BYTES:
+        if known is None or not known.lacks_bytes:
             return False
         return not self._store.open_files.holds(shard.version)
 
@@ -154,24 +157,21 @@ class Refill:
             self._store.restored(staged, shard)
             self._on_restored(shard)
 
-    def _bring_back(self, shard: Shard, deadline: float, *, is_packed: bool = False) -> None:
+    def _bring_back(self, shard: Shard, deadline: float, *, keep: bool) -> None:
         if not self._lacks_bytes(shard):
             return
         size_bytes = shard.content.size_bytes
         left = max(0.0, deadline - self._clock.monotonic())
-        bring = partial(self._bring, shard, deadline, is_packed=is_packed)
+        bring = partial(self._bring, shard, deadline, keep=keep)
         brought = self._store.in_room(size_bytes, left, self._room.make, bring)
         if not brought:
             raise BackpressureError(
                 f"no room to restore {shown_size(size_bytes)}", run=shard.run, step=shard.step
             )
 
-    def _bring(self, shard: Shard, deadline: float, *, is_packed: bool) -> bool:
-        """Fetch ``shard`` into the room that is reserved for it.
-
-        What comes out of a pack is always kept: most of it comes before somebody wants it.
-        """
-        keep = is_packed or shard.state is ShardState.QUARANTINED or self._room.keeps()
+    def _bring(self, shard: Shard, deadline: float, *, keep: bool) -> bool:
+        """Fetch ``shard`` into the room that is reserved for it."""
+        keep = keep or shard.state is ShardState.QUARANTINED or self._room.keeps()
         staged = self._store.stage(shard.content.size_bytes)
         arriving = self.arrivals.of(shard.version)
         filling = self._filling(staged, arriving, keep=keep)

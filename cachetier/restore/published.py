@@ -7,7 +7,7 @@ that was deleted or replaced durably is not brought back by a replica that has n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -94,10 +94,13 @@ class PublishedSteps:
             return None
         return manifest if manifest is not None and manifest.save_id != save.save_id else None
 
-    def durable_steps(self, run: str) -> Iterator[Manifest]:
-        """Yield the durable steps of a run, the newest first; raises as ``durable`` does."""
+    def durable_steps(self, run: str, besides: Collection[int] = ()) -> Iterator[Manifest]:
+        """Yield the durable steps of a run but for ``besides``, the newest first.
+
+        Raises as ``durable`` does.
+        """
         for step in reversed(self._durable.bucket.steps(run)):
-            manifest = self.durable(run, step)
+            manifest = None if step in besides else self.durable(run, step)
             if manifest is not None:
                 yield manifest
 

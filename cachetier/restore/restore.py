@@ -38,7 +38,7 @@ from cachetier.restore.fill import Refill, Room
 from cachetier.restore.link import Link
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.mounted import MountedObjects
-from cachetier.restore.published import PublishedSteps
+from cachetier.restore.published import FoundStep, PublishedSteps
 from cachetier.restore.readahead import RangeReads, RemoteBlocks
 from cachetier.restore.replica_choice import (
     AWAY_SECONDS,
@@ -405,13 +405,17 @@ class Restore:
             raise _quarantined(shard)
 
     def bring_back(self, shard: Shard, timeout_seconds: float) -> None:
-        """Give a shard without sound bytes here those of the nearest remote copy.
+        """Give a shard without sound bytes here those of the nearest remote copy, for good.
 
         Raises:
             IntegrityError, NotFoundError: There is no sound copy.
             RemoteError, BackpressureError, DeadlineError: Not now.
         """
-        self._refill.fetch(shard, self._clock.monotonic() + timeout_seconds)
+        self._refill.fetch(shard, self._clock.monotonic() + timeout_seconds, keep=True)
+
+    def adopt_rank(self, found: FoundStep, rank: int) -> None:
+        """Have the catalog know what a rank of a published step put: see ``Adoption``."""
+        self._adoption.adopt_rank(found, rank)
 
     def mend(self, timeout_seconds: float) -> int:
         """Bring back damaged shards that a remote has, so that they reach the others as well.

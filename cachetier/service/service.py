@@ -59,6 +59,7 @@ from cachetier.restore.missing import MissingObjects
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore
+from cachetier.restore.whole_steps import WholeSteps
 from cachetier.service.objects import objects_of, ordering_of, unmounted_warnings
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import (
@@ -71,6 +72,7 @@ from cachetier.service.wiring import (
     restore_listener,
     s3_offer,
     steering_of,
+    tls_of,
     who_may,
 )
 from cachetier.status.prometheus import points_of_catalog, points_of_service
@@ -84,7 +86,6 @@ from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
 from cachetier.telemetry.recent_events import RecentEvents
 from cachetier.telemetry.tracing import open_tracing
-from cachetier.tls import Tls
 
 if TYPE_CHECKING:
     from cachetier.doors.http.door import HttpDoor
@@ -303,6 +304,7 @@ class Service:
             access=self._access,
             ingest=ingest,
             restore=self._restore,
+            whole_steps=WholeSteps(store, self._restore, self._clock),
             checkpoints=self._checkpoints(),
             waits=self._waits,
             incidents=self._incidents,
@@ -369,13 +371,14 @@ class Service:
     def _open_doors(self, undo: ExitStack) -> None:
         settings = self._settings
         undo.callback(self._restore.close)
+        undo.callback(self.operations.whole_steps.close)
         shared = UnixDoor(settings.socket_path, self.operations, mode=settings.socket_permissions)
         own = self.operations.access.sockets().items()
         self._sockets = [
             shared,
             *(UnixDoor(path, self.operations, mode=mode, own=path) for path, mode in own),
         ]
-        self._tls = self._read_tls()
+        self._tls = tls_of(settings)
         self._http = self._http_door()
         self._s3 = self._s3_door()
         self._open_health_door(undo)
@@ -423,16 +426,6 @@ class Service:
     def _by_address(self) -> list[HttpServer]:
         """The doors that have an address, those that are open."""
         return [each for each in (self._http, self._s3) if each is not None]
-
-    def _read_tls(self) -> Tls | None:
-        def tell_of(problem: str | None) -> None:
-            if problem is None:
-                tell(log, events.TLS_READ)
-            else:
-                tell(log, events.TLS_REFUSED, reason=problem)
-
-        files = self._settings.tls_files
-        return Tls(files, tell_of) if files is not None else None
 
     def _open_health_door(self, undo: ExitStack) -> None:
         """Open the port for probes: the last to close, so that they see the service stop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -39,8 +40,13 @@ from cachetier.remote.boto_client import DEFAULT_REGION, endpoint_of_profile
 from cachetier.remote.settings import RemoteSettings
 from cachetier.restore.restore import RestoreListener
 from cachetier.steps.incidents import Incidents
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
+from cachetier.tls import Tls
 from cachetier.training_hints import Phases
+
+log = logging.getLogger(__name__)
 
 
 def refuse_own_door(settings: Settings, remotes: Sequence[RemoteSettings]) -> None:
@@ -172,6 +178,19 @@ def cluster_of(settings: Settings) -> Cluster:
 def steering_of(drain: Drain) -> Steering:
     """Return what a person may want of the drain."""
     return Steering(drain.retry, drain.limit_rate, lambda: drain.queue.rate_limit)
+
+
+def tls_of(settings: Settings) -> Tls | None:
+    """Return the certificate of the doors, told of in the log whenever it is read anew."""
+
+    def tell_of(problem: str | None) -> None:
+        if problem is None:
+            tell(log, events.TLS_READ)
+        else:
+            tell(log, events.TLS_REFUSED, reason=problem)
+
+    files = settings.tls_files
+    return Tls(files, tell_of) if files is not None else None
 
 
 def restore_listener(evictor: Evictor, metrics: Metrics) -> RestoreListener:

@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import islice
 
 from cachetier_client.clock import Clock
 from cachetier_client.identity import names
@@ -221,6 +222,16 @@ class Checkpoints:
         """Return up to ``limit`` steps of a run that this node knows, the newest first."""
         newest = self._shown_saves(names.checked_run(run))[-limit:]
         return [self._view(save) for save in reversed(newest)]
+
+    def durable_elsewhere(self, run: str, limit: int) -> list[StepView]:
+        """Return up to ``limit`` durable steps that this node has nothing of, the newest first.
+
+        Raises:
+            RemoteError: The bucket cannot be asked.
+        """
+        known = {save.step for save in self._shown_saves(names.checked_run(run))}
+        found = self._published.durable_steps(run, known)
+        return [view_of_manifest(manifest) for manifest in islice(found, limit)]
 
     def progress(self, run: str, step: int) -> StepProgress | None:
         """Return how far each rank of a step is here, or None where this node knows no such step.

@@ -322,6 +322,13 @@ COPY_PASSED_OVER = _warning(
     *("run", "step", "name"),
     alike=("remote", "key"),
 )
+STEP_RESTORED = _info(
+    "step.restored",
+    "%(run)s/%(step)d is back here: %(shards shard)s, %(size_bytes size)s in %(seconds).1f s",
+)
+STEP_NOT_RESTORED = _warning(
+    "step.not_restored", "%(run)s/%(step)d is not back here, or not all of it: %(reason)s"
+)
 ROOM_FAILED = _error(
     "room.failed", "making room failed; it is tried again at the next change", alike=()
 )

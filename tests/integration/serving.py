@@ -263,11 +263,16 @@ def serving(
     cache_dir: Path | None = None,
     observe: Observe = lambda *_call: None,
     clock: Clock | None = None,
+    bucket: tuple[MemoryObjectStore, Layout] | None = None,
     **settings: Any,
 ) -> Iterator[Served]:
-    """Serve on a free port until the block ends; ``observe`` is told of each call of the remote."""
+    """Serve on a free port until the block ends; ``observe`` is told of each call of the remote.
+
+    ``bucket``: what another node has filled.
+    """
     scratch = Path(tempfile.mkdtemp(prefix="ct-"))  # a socket's path must be short
-    objects, drain = MemoryObjectStore(), IdleDrain()
+    objects, layout = bucket or (MemoryObjectStore(), Layout("p"))
+    drain = IdleDrain()
     chosen: dict[str, Any] = {
         "cache_dir": cache_dir or scratch / "cache",
         "socket": scratch / "s",
@@ -280,7 +285,7 @@ def serving(
     service = Service(
         load(chosen),
         clock=clock,
-        bucket=Bucket(MeasuredObjectStore(objects, observe), Layout("p")),
+        bucket=Bucket(MeasuredObjectStore(objects, observe), layout),
         open_drain=lambda *_parts: drain,
     )
     try:

@@ -15,6 +15,8 @@ import pytest
 from cachetier_client import Client
 
 from cachetier.console.rendering import static_files, static_url
+from cachetier.doors.http.console.actions import ACTIONS
+from cachetier.errors import RemoteError
 from tests.integration.serving import Answer, Served, serving
 from tests.integration.test_browsers import Browser, csrf_in, new_link
 
@@ -58,6 +60,10 @@ def act(browser: Browser, name: str, **fields: str) -> Answer:
 def text(answer: Answer) -> str:
     """Return what a person reads of a page."""
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", answer.body.decode()))
+
+
+def _away(*_where: object) -> None:
+    raise RemoteError("it is away")
 
 
 # --- who sees what -------------------------------------------------------------------------------
@@ -163,6 +169,23 @@ def test_a_step_of_other_nodes_is_shown_as_the_bucket_has_it(
     page = text(owner.get("/console/runs/r/1"))
     assert "Only the node that saved a step knows its timeline" in page
     assert "other nodes saved it" in page
+    assert "Restore… brings it here" in page
+
+
+def test_steps_that_only_the_bucket_has_are_listed_beside_the_runs(
+    owner: Browser, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = served.service.operations.checkpoints
+    view = steps.step("r", 1)[0]
+    monkeypatch.setattr(type(steps), "durable_elsewhere", lambda *_where: [view])
+    assert b"/console/runs/elsewhere/1" in owner.get(part := "/console/in-bucket/elsewhere").body
+    monkeypatch.undo()
+    assert "No other step" in text(owner.get("/console/in-bucket/r"))
+    monkeypatch.setattr(type(steps), "durable_elsewhere", _away)
+    assert "cannot be asked now: it is away" in text(owner.get(part))
+    found = owner.get("/console/runs?run=elsewhere")
+    assert (found.status, found.headers["location"]) == (303, "/console/runs/elsewhere")
+    assert owner.get("/console/runs?run=..").status == 400
 
 
 def test_an_empty_node_says_how_to_begin() -> None:
@@ -281,6 +304,14 @@ def test_a_flush_says_what_is_left_and_holds_nobody_up(served: Served, owner: Br
     assert (None, None) in served.drain.hurried
 
 
+def test_a_step_is_restored_and_what_cannot_be_is_said(served: Served, owner: Browser) -> None:
+    asked = owner.get("/console/actions/restore?run=r&step=1", **HX)
+    assert b'value="0-1"' in asked.body
+    for value, why in (("0-1", "no remote has r/1"), ("first", "not a list of ranks")):
+        answer = act(owner, "restore", run="r", step="1", value=value)
+        assert (answer.status >= 400, why in text(answer)) == (True, True)
+
+
 def test_a_step_is_deleted_by_who_types_its_number(served: Served, owner: Browser) -> None:
     served.call("PUT", "/v1/runs/gone/steps/30/shards/x", b"x")
     wrong = act(owner, "delete", run="gone", step="30", value="3")
@@ -302,7 +333,7 @@ def test_a_retry_and_a_limit_reach_the_drain(served: Served, owner: Browser) -> 
     assert served.drain.queue.rate_limit is None
 
 
-@pytest.mark.parametrize("name", ["flush", "pin", "unpin", "delete", "retry", "rate"])
+@pytest.mark.parametrize("name", sorted(ACTIONS))
 def test_actions_are_for_admins_and_of_those_for_who_may_touch_the_run(
     served: Served, name: str
 ) -> None:

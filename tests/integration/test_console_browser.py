@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from cachetier_client import Client
+from cachetier_client.bucket_format.layout import Layout
 from playwright.sync_api import Browser, Page, expect
 
 from cachetier.console.grid import LINE_CELLS
@@ -23,7 +24,9 @@ from tests.integration.browsers import (
     violations,
     with_many_shards,
 )
+from tests.integration.drain_node import patterned
 from tests.integration.serving import Served, serving
+from tests.integration.test_whole_steps import LARGE, saved_by_two_ranks
 from tests.integration.two_remotes import until
 
 pytestmark = [needs_chromium, pytest.mark.xdist_group("chromium")]
@@ -93,9 +96,34 @@ def test_a_newcomer_comes_from_a_link_to_a_watched_and_restored_shard(
     expect(page.get_by_text("It waits for 1 rank")).to_be_hidden()
     page.get_by_role("gridcell").first.click()
     with page.expect_download() as download:
-        page.get_by_role("link", name="Restore and download").click()
+        page.get_by_role("link", name="Download").click()
     download.value.save_as(tmp_path / "shard")
     assert (tmp_path / "shard").read_bytes() == b"x" * 99
+
+
+def test_a_node_that_was_replaced_has_a_step_again_by_the_console_alone(
+    browser: Browser, tmp_path: Path
+) -> None:
+    bucket = saved_by_two_ranks(tmp_path / "first"), Layout("ckpt")
+    with serving(bucket=bucket, restore_keep="off") as served, tab(browser) as page:
+        sign_in(page, served)
+        page.get_by_label("A run that only the bucket has").fill("run")
+        page.keyboard.press("Enter")
+        page.get_by_role("link", name="7", exact=True).click()
+        expect(page.get_by_text("Nothing of this step is on this node")).to_be_visible()
+        page.get_by_role("button", name="Restore…").click()
+        page.get_by_role("button", name="Restore", exact=True).click()
+        expect(page.get_by_role("dialog")).to_contain_text("It comes back now: 6 shards, 16.8 MB")
+        page.get_by_role("button", name="Close").click()
+        expect(page.get_by_role("gridcell")).to_have_count(6)
+        expect(page.locator("#section-legend")).to_contain_text("in S3 and here 6")
+        page.get_by_role("gridcell").first.click()
+        with page.expect_download() as download:
+            page.get_by_role("link", name="Download").click()
+        download.value.save_as(tmp_path / "shard")
+        assert (tmp_path / "shard").read_bytes() == patterned(LARGE, 0)
+        page.goto(str(served.service.url))
+        expect(page.locator(".events")).to_contain_text("run/7 is back here: 6 shards")
 
 
 def test_what_happens_shows_without_a_reload(page: Page, served: Served) -> None:

@@ -74,9 +74,8 @@ def asked(node: Tenants, tenant: str, **fields: Any) -> dict[str, Any]:
 
 
 ABOUT_A_RUN = sorted(name for name, need in OPERATIONS.items() if need.extent is Extent.RUN)
-AT_THE_SOCKET = [
-    name for name in ABOUT_A_RUN if name != "delete_shard" and not name.startswith("s3_")
-]
+BY_HTTP = {"delete_shard", "restore_step"}
+AT_THE_SOCKET = [name for name in ABOUT_A_RUN if name not in BY_HTTP and not name.startswith("s3_")]
 
 
 @pytest.mark.parametrize("operation", AT_THE_SOCKET)

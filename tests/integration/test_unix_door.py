@@ -30,6 +30,7 @@ from cachetier.errors import StoppingError
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.gc import Garbage
 from cachetier.remote.bucket import Remote
+from cachetier.restore.whole_steps import WholeSteps
 from cachetier.steps.waits import Waits
 from cachetier.training_hints import Phases
 from tests.fakes.access import owners_access
@@ -96,6 +97,7 @@ class Door:
             access=owners_access(),
             ingest=self.node.ingest,
             restore=self.node.restore,
+            whole_steps=WholeSteps(self.node.store, self.node.restore, SystemClock()),
             checkpoints=self.node.checkpoints,
             waits=self.waits,
             incidents=self.node.incidents,

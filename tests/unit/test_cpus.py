@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from cachetier.cpus import default_threads, parsed_cpus, shown_cpus
+from cachetier.cpus import default_threads, parsed_cpus
+from cachetier.number_lists import shown_numbers
 
 SIXTEEN = range(16)
 
@@ -50,7 +51,7 @@ def test_what_is_none_is_explained(text: str, told: str) -> None:
 def test_by_default_the_cpus_are_those_of_this_process() -> None:
     mine = os.sched_getaffinity(0)
 
-    assert parsed_cpus(shown_cpus(mine)) == tuple(sorted(mine))
+    assert parsed_cpus(shown_numbers(mine)) == tuple(sorted(mine))
 
 
 @pytest.mark.parametrize(

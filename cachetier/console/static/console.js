@@ -259,6 +259,12 @@ function takesNoSwap(event) {
   return !selection.isCollapsed && event.target.contains(selection.anchorNode);
 }
 
+// A page without a grid is of a step that was not here: shows the grid once shards of it came.
+function showIfHere() {
+  const counts = [...document.querySelectorAll("#section-legend b")].map((each) => Number(each.textContent));
+  if (counts.some(Boolean) && !$("#dialog").open) location.reload();
+}
+
 document.documentElement.dataset.theme = theme();
 
 document.addEventListener("DOMContentLoaded", () => {
@@ -274,6 +280,7 @@ document.addEventListener("DOMContentLoaded", () => {
     const { id } = event.target;
     if (id === "sample") addSample(JSON.parse(event.detail.data));
     if (id === "grid-changed" && grid) grid.load();
+    if (id === "grid-changed" && !grid) showIfHere();
     if (id === "sample" || id === "grid-changed" || takesNoSwap(event)) event.preventDefault();
   });
   document.addEventListener("htmx:beforeSwap", (event) => {
@@ -284,6 +291,7 @@ document.addEventListener("DOMContentLoaded", () => {
   document.addEventListener("htmx:afterSettle", (event) => {
     if (event.detail.target?.id === "dialog-body") openDialog();
   });
+  if (!grid) $("#dialog")?.addEventListener("close", showIfHere);
   document.addEventListener("click", (event) => {
     if (event.target.closest("[data-close]")) $("#dialog").close();
     if (event.target.closest("[data-theme-switch]")) {

@@ -20,6 +20,7 @@ from cachetier.doors.http.queries import Query
 from cachetier.doors.operations import Operations
 from cachetier.errors import ForbiddenError, InvalidRequestError
 from cachetier.model.bandwidth import parsed_rate
+from cachetier.number_lists import parsed_numbers, shown_numbers
 from cachetier.steps.pending import Pending
 
 
@@ -27,7 +28,8 @@ from cachetier.steps.pending import Pending
 class Action:
     """One action: the operation that it is to roles and audit log, and how a person is asked.
 
-    ``about``: ``step``, ``node``, or ``either``. ``typed``: what has to be typed to go on.
+    ``about``: ``step``, ``node``, or ``either``. ``typed``: the step's number has to be typed to go
+    on. ``field``: what else may be typed, and how that looks.
     """
 
     operation: str
@@ -37,6 +39,7 @@ class Action:
     about: str = "step"
     typed: bool = False
     grave: bool = False
+    field: tuple[str, str] | None = None
 
 
 ACTIONS: Mapping[str, Action] = {
@@ -47,6 +50,14 @@ ACTIONS: Mapping[str, Action] = {
         "window pauses. Training is not held up.",
         "Flush",
         about="either",
+    ),
+    "restore": Action(
+        "restore_step",
+        "Restore this step?",
+        "What is not here comes from the nearest place that has it, each block verified, and "
+        "stays: jobs that start here read it from this node.",
+        "Restore",
+        field=("Ranks (none named: all)", "0-7"),
     ),
     "pin": Action(
         "pin", "Pin this step?", "Its bytes stay on this node, and no call deletes it.", "Pin"
@@ -76,6 +87,7 @@ ACTIONS: Mapping[str, Action] = {
         "say.",
         "Set the limit",
         about="node",
+        field=("At most", "200 MB/s"),
     ),
 }
 
@@ -96,8 +108,7 @@ def action_routes(node: Operations, pools: Pools) -> APIRouter:
     @router.get(f"{CONSOLE_PATH}actions/{{name}}")
     async def ask(request: Request, name: str) -> Response:
         action, wish = _asked(request, name, request.scope["query_string"])
-        limit = node.steer.rate_limit()
-        current = f"{shown_size(limit)}/s" if limit else ""
+        current = await pools.quick(_current, node, name, wish)
         return page(request, "confirm.html", name=name, action=action, wish=wish, current=current)
 
     @router.post(f"{CONSOLE_PATH}actions/{{name}}")
@@ -115,6 +126,17 @@ def action_routes(node: Operations, pools: Pools) -> APIRouter:
         return page(request, "done.html", action=action, answer=answer)
 
     return router
+
+
+def _current(node: Operations, name: str, wish: Wish) -> str:
+    """Return what stands in the field of an action before a person types."""
+    if name == "rate":
+        limit = node.steer.rate_limit()
+        return f"{shown_size(limit)}/s" if limit else ""
+    if name == "restore":  # the ranks of this node, where it has been the step's before
+        here = node.checkpoints.progress(wish.run or "", wish.step or 0)
+        return shown_numbers([each.rank for each in here.ranks]) if here is not None else ""
+    return ""
 
 
 def _asked(request: Request, name: str, fields: bytes) -> tuple[Action, Wish]:
@@ -161,27 +183,41 @@ def _actions(node: Operations) -> Mapping[str, Callable[[Wish], str]]:
         node.steer.retry()
         return "The drain tries again now."
 
-    def rate(wish: Wish) -> str:
-        try:
-            limit = parsed_rate(wish.value) if wish.value else None
-        except ValueError as error:
-            raise InvalidRequestError(str(error), hint="Nothing was changed.") from None
-        if limit == 0:
-            raise InvalidRequestError(
-                "a limit of 0 would never drain anything",
-                hint="Nothing was changed. For a pause at a time of day set `windows`.",
-            )
-        node.steer.limit_rate(limit)
-        return f"At most {shown_size(limit)}/s." if limit else "No limit but the settings'."
-
     return {
         "flush": flush,
+        "restore": lambda wish: _restore(node, wish),
         "pin": pin,
         "unpin": unpin,
         "delete": delete,
         "retry": retry,
-        "rate": rate,
+        "rate": lambda wish: _limit_rate(node, wish),
     }
+
+
+def _restore(node: Operations, wish: Wish) -> str:
+    try:
+        ranks = parsed_numbers(wish.value, "ranks")
+    except ValueError as error:
+        raise InvalidRequestError(str(error), hint="Nothing was done.") from None
+    coming = node.whole_steps.begin(wish.run or "", wish.step or 0, ranks)
+    if not coming.shards:
+        return "All of it is here already."
+    shards, size = counted(coming.shards, "shard"), shown_size(coming.size_bytes)
+    return f"It comes back now: {shards}, {size}. The node's events tell when it is here."
+
+
+def _limit_rate(node: Operations, wish: Wish) -> str:
+    try:
+        limit = parsed_rate(wish.value) if wish.value else None
+    except ValueError as error:
+        raise InvalidRequestError(str(error), hint="Nothing was changed.") from None
+    if limit == 0:
+        raise InvalidRequestError(
+            "a limit of 0 would never drain anything",
+            hint="Nothing was changed. For a pause at a time of day set `windows`.",
+        )
+    node.steer.limit_rate(limit)
+    return f"At most {shown_size(limit)}/s." if limit else "No limit but the settings'."
 
 
 def _left(pending: Pending) -> str:

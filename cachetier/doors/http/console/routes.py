@@ -8,10 +8,11 @@ from typing import Any
 
 from cachetier_client.identity import names
 from fastapi import APIRouter, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from cachetier.console.cluster import Cluster, ready_of
-from cachetier.console.rendering import static_files
+from cachetier.console.rendering import run_url, static_files
+from cachetier.console.steps import StepRow
 from cachetier.doors.http.browsers import CONSOLE_PATH, HOME_PATH
 from cachetier.doors.http.console.actions import action_routes
 from cachetier.doors.http.console.live import live_routes
@@ -20,6 +21,7 @@ from cachetier.doors.http.console.visit import page, sees_node, visit_router
 from cachetier.doors.http.front import caller_of
 from cachetier.doors.http.problems import RouteError
 from cachetier.doors.operations import Operations
+from cachetier.errors import RemoteError
 
 OBJECTS_SHOWN = 200
 _RUN, _STEP = f"{CONSOLE_PATH}runs/{{run}}", f"{CONSOLE_PATH}runs/{{run}}/{{step}}"
@@ -46,6 +48,10 @@ def _pages(node: Operations, live: Live, frame: Mapping[str, Any]) -> APIRouter:
         caller = caller_of(request.scope)
         sections, sees = await live.of_node(caller), sees_node(node.access, caller)
         return page(request, "node.html", **frame, sections=sections, sees_node=sees)
+
+    @router.get(f"{CONSOLE_PATH}runs")
+    async def look_up(run: str) -> Response:
+        return RedirectResponse(run_url(names.checked_run(run)), 303)
 
     @router.get(_RUN)
     async def run_page(request: Request, run: str) -> Response:
@@ -80,6 +86,16 @@ def _parts(live: Live) -> APIRouter:
     async def history(request: Request) -> Response:
         live.node.access.check(caller_of(request.scope), "status", None)
         return JSONResponse(live.history.columns())
+
+    @router.get(f"{CONSOLE_PATH}in-bucket/{{run}}")
+    async def in_bucket(request: Request, run: str) -> Response:
+        rows: list[StepRow] = []
+        trouble = None
+        try:
+            rows = await live.in_bucket(caller_of(request.scope), names.checked_run(run))
+        except RemoteError as error:
+            trouble = error.message
+        return page(request, "in_bucket.html", run=run, rows=rows, trouble=trouble)
 
     @router.get(f"{_STEP}/lines")
     async def lines(

@@ -72,6 +72,13 @@ class Live:
         rows = steps.step_rows(views, time.time())
         return {"steps": rendered("steps.html", run=run, rows=rows)}
 
+    async def in_bucket(self, caller: Caller, run: str) -> list[steps.StepRow]:
+        """Return the newest steps that the bucket has of a run, and this node has nothing of."""
+        with self.node.access.doing(caller, "steps", run):
+            where = run, steps.ELSEWHERE_SHOWN
+            views = await self.pools.patient(self.node.checkpoints.durable_elsewhere, *where)
+        return steps.step_rows(views, time.time())
+
     async def of_step(self, caller: Caller, run: str, step: int) -> Sections:
         """Return the sections of the page of a step.
 
