@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -75,6 +77,9 @@ def _measured(
         for log in sorted(directory.glob("*.log")):
             console.print(f"{log.name}:\n{log.read_text(errors='replace')[-2000:]}", markup=False)
         return [Result(directory.name, None, "", None, (), "it broke: see above")], True
+    finally:
+        shutil.rmtree(directory)
+        os.sync()  # the next one finds the disk as this one did
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

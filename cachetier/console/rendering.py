@@ -18,6 +18,8 @@ from cachetier_client.units import counted, shown_size, shown_span
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from cachetier.visible import on_one_line
+
 STATIC = Path(str(resources.files("cachetier.console") / "static"))
 
 # Scripts and styles come from this service alone, and none of them from within a page.
@@ -84,6 +86,7 @@ def _environment() -> Environment:
         "size": shown_size,
         "span": shown_span,
         "clock": _clock,
+        "on_one_line": on_one_line,
         "moment": lambda seconds: "-" if seconds is None else f"+{shown_span(seconds)}",
     }
     environment.globals |= {

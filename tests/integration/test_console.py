@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import http.client
 import json
 import re
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +18,11 @@ from cachetier_client import Client
 
 from cachetier.console.rendering import static_files, static_url
 from cachetier.doors.http.console.actions import ACTIONS
+from cachetier.doors.http.console.routes import OBJECTS_SHOWN
 from cachetier.errors import RemoteError
 from tests.integration.serving import Answer, Served, serving
 from tests.integration.test_browsers import Browser, csrf_in, new_link
+from tests.integration.test_s3_door import served_at
 
 HX = {"HX-Request": "true"}
 TENANTS = [{"name": "a", "role": "admin", "runs": ["a-*"]}, {"name": "b", "role": "write"}]
@@ -186,6 +190,25 @@ def test_steps_that_only_the_bucket_has_are_listed_beside_the_runs(
     found = owner.get("/console/runs?run=elsewhere")
     assert (found.status, found.headers["location"]) == (303, "/console/runs/elsewhere")
     assert owner.get("/console/runs?run=..").status == 400
+
+
+def test_a_mount_lists_its_objects_page_by_page_and_none_hides(tmp_path: Path) -> None:
+    with served_at(tmp_path / "cache") as (served, caller):
+        s3 = caller.client()
+        for number in range(OBJECTS_SHOWN + 1):
+            s3.put_object(Bucket="bucket", Key=f"train/{number:03}", Body=b"12345")
+        s3.put_object(Bucket="bucket", Key="train/last-\x1b[2J\u202e", Body=b"")
+        browser = Browser(served)
+        browser.sign_in(new_link(served))
+        assert "s3:data" in text(browser.get("/"))
+        first = browser.get("/console/mounts/data")
+        assert "train/000 local 5 B" in text(first)
+        more = re.search(r'href="(\?[^"]+)">More', first.body.decode())
+        assert more is not None
+        rest = browser.get("/console/mounts/data" + html.unescape(more[1]))
+        assert "train/200 local 5 B" in text(rest)
+        assert "train/last-\\x1b[2J\\u202e" in text(rest)
+        assert "No object begins with x" in text(browser.get("/console/mounts/data?prefix=x"))
 
 
 def test_an_empty_node_says_how_to_begin() -> None:

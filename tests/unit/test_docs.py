@@ -22,6 +22,8 @@ ASYNC_SAVE = "training blocked by dcp.async_save"
 FIGURES = {
     "`put_shard` of 1 GiB": (
         "put_shard 1 GiB, ack local / raw O_DIRECT write",
+        "put_shard 1 GiB",
+        "raw O_DIRECT write of 1 GiB",
         "put_shard 1 GiB, ack local / one write + fsync",
     ),
     "`get_shard` of 1 GiB": ("get_shard 1 GiB, local, verified / raw O_DIRECT read",),
@@ -31,6 +33,12 @@ FIGURES = {
     "training blocked by `dcp.async_save`": (
         f"{ASYNC_SAVE}: CachetierWriter / FileSystemWriter, default",
         f"{ASYNC_SAVE}: CachetierWriter, LazyStager / FileSystemWriter, default",
+    ),
+    "a PUT of 4 KiB through the S3 door": (
+        "boto3 PUT 4 KiB through the door, p50 / the same to S3 at 35 ms",
+    ),
+    "a cold restore over slow": (
+        "cold restore by 8 ranks, 8 MB/s a connection, 35 ms / the best peer with the best threads",
     ),
     "64 ranks on a throttled bucket": (
         "drain under a bucket of 25 parts/s: shards failed",
