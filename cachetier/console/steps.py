@@ -45,13 +45,15 @@ class StepRow:
 def step_row(view: StepView, now: float) -> StepRow:
     """Return a step as its row, and its page's head, show it."""
     size_bytes = max(1, view.size_bytes)
+    published = str(Level.REPLICATED) in view.levels  # nothing is before every rank has sealed
+    sealed = view.world_size if published else len(view.ranks)
     return StepRow(
         step=view.step,
         state=view.state.replace("_", " "),
         tone=TONES.get(view.state, ""),
         levels=tuple((str(level), str(level) in view.levels) for level in _SHOWN_LEVELS),
         age=shown_span(max(0.0, now - view.started_at)),
-        ranks=f"{len(view.ranks)}/{view.world_size}",
+        ranks=f"{sealed}/{view.world_size}",
         shards=view.shards,
         size=shown_size(view.size_bytes),
         share=1 - min(1.0, view.dirty_bytes / size_bytes),

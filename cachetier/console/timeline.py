@@ -16,7 +16,7 @@ from statistics import median
 from cachetier_client.units import counted, shown_span
 
 from cachetier.local.catalog.step_queries import RankProgress
-from cachetier.model.checkpoint import PartState, RankPart, Save
+from cachetier.model.checkpoint import OPEN_STATES, PartState, RankPart, Save
 from cachetier.status.words import are
 
 LATE_SECONDS = 1.0
@@ -56,6 +56,16 @@ class StepTimeline:
     def x(self, seconds: float | None) -> float:
         """Return where an instant is on an axis of 1000."""
         return round(1000 * min(1.0, (seconds or 0.0) / self.seconds), 1)
+
+
+def saved_here(
+    save: Save, parts: Sequence[RankPart], ranks: Sequence[RankProgress]
+) -> list[RankProgress]:
+    """Return the ranks that saved on this node: what it restored of others has no history here."""
+    if save.state in OPEN_STATES:
+        return list(ranks)
+    own = {part.rank for part in parts}
+    return [each for each in ranks if each.rank in own]
 
 
 def timeline_of(

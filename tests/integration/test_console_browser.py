@@ -117,6 +117,8 @@ def test_a_node_that_was_replaced_has_a_step_again_by_the_console_alone(
         page.get_by_role("button", name="Close").click()
         expect(page.get_by_role("gridcell")).to_have_count(6)
         expect(page.locator("#section-legend")).to_contain_text("in S3 and here 6")
+        expect(page.get_by_text("Only the node that saved a step knows")).to_be_visible()
+        expect(page.locator("#section-step")).to_contain_text("2/2")
         page.get_by_role("gridcell").first.click()
         with page.expect_download() as download:
             page.get_by_role("link", name="Download").click()

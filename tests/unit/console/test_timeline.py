@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cachetier.console.timeline import RANKS_SHOWN, timeline_of
+from cachetier.console.timeline import RANKS_SHOWN, saved_here, timeline_of
 from cachetier.local.catalog.step_queries import RankProgress
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 
@@ -102,3 +102,9 @@ def test_a_rank_that_put_nothing_is_whole_when_it_has_sealed() -> None:
     line = timeline_of(save(1), [part(0, 2.0)], [], BEGUN + 9)
     assert (line.ranks[0].sealed, line.ranks[0].uploaded) == (2.0, 2.0)
     assert line.x(line.seconds) == 1000.0
+
+
+def test_of_a_published_save_only_the_ranks_of_this_node_have_a_history() -> None:
+    seen = [progress(rank, 3.0, 8.0) for rank in range(2)]
+    assert saved_here(save(2, published_at=9.0), [part(1, 4.0)], seen) == seen[1:]
+    assert saved_here(save(2), [], seen) == seen

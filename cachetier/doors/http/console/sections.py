@@ -91,7 +91,9 @@ class Live:
             row, line, counts = steps.step_row(view, now), None, {}
         else:
             row, counts = steps.step_row(found.view, now), grid.counts_of(found.shards)
-            line = timeline.timeline_of(found.save, found.parts, found.ranks, now)
+            own = timeline.saved_here(found.save, found.parts, found.ranks)
+            seen = own or found.parts
+            line = timeline.timeline_of(found.save, found.parts, own, now) if seen else None
         return {
             "step": rendered("step_head.html", run=run, row=row),
             "timeline": rendered("timeline.html", line=line),
