@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from typing import IO
 
 import botocore.session
@@ -23,6 +24,7 @@ from cachetier.drain.process import main
 from cachetier.drain.serve import supervisor
 
 _MESSAGE_BYTES = 256 << 10
+_one_forker = threading.Lock()
 
 
 class ForkedDrain:
@@ -37,7 +39,9 @@ class ForkedDrain:
         message = json.dumps([arguments, environment]).encode()
         with told, os.fdopen(writer, "wb"):
             descriptors = [theirs.fileno(), writer, told.fileno()]
-            socket.send_fds(_forker()[0], [message], descriptors)
+            with _one_forker:  # the drains of two remotes start at once
+                forker, _ = _forker()
+            socket.send_fds(forker, [message], descriptors)
         self._lines = self._told.makefile("r")
         self.pid = int(self._lines.readline())
 
