@@ -28,7 +28,7 @@ from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
 SHARDS_AT_ONCE = 4  # each comes over many connections; more would only share them
-SHARD_SECONDS = 600.0
+SHARD_SECONDS = 120.0  # to wait for room; its bytes may take longer
 
 log = logging.getLogger(__name__)
 
@@ -104,23 +104,36 @@ class WholeSteps:
         return {shard.name: shard for shard in shards}
 
     def _bring(self, found: FoundStep, wanted: Sequence[ShardSummary]) -> None:
+        """Bring what is ``wanted`` and tell how it ended, as nobody waits who would hear of it."""
         began_at = self._clock.monotonic()
         what = {"run": found.manifest.run, "step": found.manifest.step}
+        shards: list[Shard] = []
+        failure: Exception | None = None
         try:
-            self._learn(found, wanted)
-            known, names = self._known(found), {each.name for each in wanted}
-            shards = [each for each in known.values() if each.name in names and each.lacks_bytes]
-            with ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="whole-step") as threads:
-                brought = sum(threads.map(self._bring_one, shards))
-        except CachetierError as error:
-            if not self._stopping.is_set():
-                tell(log, events.STEP_NOT_RESTORED, **what, reason=error.message)
+            shards = self._brought(found, wanted)
+        except Exception as error:
+            failure = error
+        if self._stopping.is_set():
             return
-        if shards and brought == len(shards):
+        if isinstance(failure, CachetierError):
+            tell(log, events.STEP_NOT_RESTORED, **what, reason=failure.message)
+        elif failure is not None:
+            tell(log, events.STEP_NOT_RESTORED, **what, reason="a defect", error=failure)
+        elif shards:
             size_bytes = sum(shard.content.size_bytes for shard in shards)
             seconds = self._clock.monotonic() - began_at
-            done = {"shards": brought, "size_bytes": size_bytes, "seconds": seconds}
+            done = {"shards": len(shards), "size_bytes": size_bytes, "seconds": seconds}
             tell(log, events.STEP_RESTORED, **what, **done)
+
+    def _brought(self, found: FoundStep, wanted: Sequence[ShardSummary]) -> list[Shard]:
+        """Return the shards that came; others had brought the rest meanwhile."""
+        self._learn(found, wanted)
+        names = {each.name for each in wanted}
+        known = self._known(found).values()
+        shards = [each for each in known if each.name in names and each.lacks_bytes]
+        with ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="whole-step") as threads:
+            list(threads.map(self._bring_one, shards))  # raises the first failure
+        return shards
 
     def _learn(self, found: FoundStep, wanted: Sequence[ShardSummary]) -> None:
         """Have the catalog know what ranks put of whom it does not know all."""
@@ -129,9 +142,6 @@ class WholeSteps:
             if not self._stopping.is_set():
                 self._restore.adopt_rank(found, rank)
 
-    def _bring_one(self, shard: Shard) -> bool:
-        """Return whether the shard is here, or was replaced or deleted meanwhile."""
-        if self._stopping.is_set():
-            return False
-        self._restore.bring_back(shard, SHARD_SECONDS)
-        return True
+    def _bring_one(self, shard: Shard) -> None:
+        if not self._stopping.is_set():
+            self._restore.bring_back(shard, SHARD_SECONDS)

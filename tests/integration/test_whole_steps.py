@@ -164,6 +164,19 @@ def test_what_is_damaged_in_the_bucket_is_told_and_not_kept(
         replaced.close()
 
 
+def test_what_nobody_expected_is_told_as_well(
+    replaced: Replaced, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(replaced.restore, "bring_back", broken)
+    replaced.steps.begin("run", 7)
+    told = replaced.wait_for("step.not_restored", caplog)
+    assert told.exc_info is not None
+    assert told.exc_info[0] is ZeroDivisionError
+
+
 def test_a_service_that_stops_begins_no_more_of_it(
     replaced: Replaced, caplog: pytest.LogCaptureFixture
 ) -> None:
