@@ -32,7 +32,6 @@ class Sizes:
     training_seconds: float
     training_lead_in_seconds: float
     training_shards: int
-    adopted_steps: int
     adopted_bytes: int
     memory_shard_bytes: int
     outage_seconds: float
@@ -58,7 +57,6 @@ FULL = Sizes(
     training_seconds=6.0,
     training_lead_in_seconds=8.0,  # a starved drain has found its lasting place by then
     training_shards=384,
-    adopted_steps=48,
     adopted_bytes=64 << 20,
     memory_shard_bytes=2 << 30,
     outage_seconds=30.0,
@@ -83,7 +81,6 @@ QUICK = Sizes(
     training_seconds=0.3,
     training_lead_in_seconds=0.1,
     training_shards=16,
-    adopted_steps=8,
     adopted_bytes=16 << 20,
     memory_shard_bytes=20 << 20,
     outage_seconds=1.0,
