@@ -20,7 +20,7 @@ from cachetier_client import Client
 
 from benchmarks.drain.payload import weights
 from benchmarks.drain.remote import sink
-from benchmarks.drain.sizes import Sizes, sizes_of
+from benchmarks.drain.sizes import sizes_of
 from benchmarks.drain.training import busy_ranks
 from benchmarks.measures import Result, at_most, median_of, ratios
 from benchmarks.node import node
