@@ -70,7 +70,8 @@ class Mount:
         order: Whose earlier writes the bucket must show first.
         ack: The level that a put waits for which asks for none.
         markers: Globs of the last segments of keys that may speak of other nodes' objects.
-        release_seconds: How long a marker waits for other nodes before it goes by itself.
+        release_seconds: How long a marker waits for other nodes, while the bucket answers and
+            nothing comes of what it waits for, before it goes by itself.
     """
 
     name: str

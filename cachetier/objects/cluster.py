@@ -53,6 +53,7 @@ from cachetier.telemetry.events import tell
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 2.0
+LONGEST_ROUND_SECONDS = 3 * ROUND_SECONDS  # after more the node slept, or was stopped
 PATIENCE_SECONDS = 5.0  # a put waits no longer for the bucket, which is then away
 ASKERS = 16
 Answer = TypeVar("Answer")
@@ -96,6 +97,8 @@ class MountOrder:
         self._swept = False
         self._askers = ThreadPoolExecutor(ASKERS, thread_name_prefix="order-note")
         self._seen: dict[str, str] = {}
+        self._round_at = clock.monotonic()
+        self._waited: dict[int, tuple[str | None, float]] = {}  # of versions: for what, how long
 
     # --- commits ---------------------------------------------------------------------------------
 
@@ -229,12 +232,14 @@ class MountOrder:
         Raises:
             RemoteError: The bucket is away.
         """
-        self._release_old()
+        before, self._round_at = self._round_at, self._clock.monotonic()
         if self._owes:
             self._pay()
         waiting = self._waiting()
         if waiting or not self._swept:
             self._look(waiting)
+        if waiting:
+            self._count(min(self._round_at - before, LONGEST_ROUND_SECONDS))
         self._clear()
 
     def _pay(self) -> None:
@@ -296,15 +301,21 @@ class MountOrder:
             self._bucket.delete(self._key(note_name(self._store.store_id, note.epoch)))
             self._store.write(order_notes.forget_epoch, self.mount.run, note.epoch)
 
-    def _release_old(self) -> None:
-        """Let markers go that have waited longer than a marker may."""
+    def _count(self, seconds: float) -> None:
+        """Count a round that was answered for markers that nothing came for; let old ones go.
+
+        Neither an outage counts, nor time in which this node did not run.
+        """
+        before, self._waited = self._waited, {}
         for marker in self._waiting():
-            waited_seconds = self._clock.now() - marker.committed_at
-            if waited_seconds > self.mount.release_seconds:
+            waits, waited = before.get(marker.version, (None, 0.0))
+            waited = waited + seconds if waits == marker.waits else 0.0
+            self._waited[marker.version] = marker.waits, waited
+            if waited > self.mount.release_seconds:
                 nodes = ", ".join(self._nodes(marker))
                 message = (
-                    f"{marker.key} was shown after {waited_seconds:.0f} s, "
-                    f"without what was put before it on {nodes}"
+                    f"{marker.key} was shown after {waited:.0f} s in which the bucket answered, "
+                    f"and nothing came of what was put before it on {nodes}"
                 )
                 self._release(marker, message)
 

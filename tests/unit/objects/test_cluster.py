@@ -328,7 +328,7 @@ def test_a_burst_has_one_note_and_a_marker_ends_it() -> None:
         made.finish()
 
 
-def test_a_marker_goes_by_a_persons_word_or_by_its_age_with_an_incident() -> None:
+def test_a_marker_goes_by_a_persons_word_or_after_its_limit_with_an_incident() -> None:
     with cluster(2) as made:
         one, two = made.nodes
         put(made, one)
@@ -339,15 +339,104 @@ def test_a_marker_goes_by_a_persons_word_or_by_its_age_with_an_incident() -> Non
         with pytest.raises(NotFoundError):
             two.order.release(first)
 
-        two.order.mount = replace(CLUSTER, release_seconds=60.0)
+        two.order.mount = LIMITED
         made.before.clear()  # that is what the incident says
-        two.clock.advance(61.0)
-        two.round()
+        assert rounds_until_released(two) == LIMIT_ROUNDS
         two.mount.drain.drain_all()
         assert made.shown() == {first, second}
         (incident,) = two.node.store.read(queries.incidents_after, 0)
         assert (incident.code, incident.name) == ("order", second)
+        assert f"shown after {LIMITED.release_seconds + ROUND_SECONDS:.0f} s" in incident.message
         made.finish()
+
+
+LIMITED = replace(CLUSTER, release_seconds=60.0)
+LIMIT_ROUNDS = 60 // 2 + 2  # one that finds what to count for, and one beyond the limit
+
+
+def rounds_until_released(node: OneNode, *, away_between: int = 0) -> int:
+    """Return how many rounds are answered, each in its time, until no marker waits any more."""
+    for number in count():
+        if not node.order.waiting():
+            return number
+        node.cut(away=True)
+        for _ in range(away_between):
+            node.round()
+        node.cut(away=False)
+        node.round()
+    raise AssertionError
+
+
+def an_outage(node: OneNode) -> None:
+    node.cut(away=True)
+    for _ in range(3 * LIMIT_ROUNDS):
+        node.round()
+    node.cut(away=False)
+
+
+def a_jump_of_the_clock(node: OneNode) -> None:
+    node.clock.jump(86_400.0)
+
+
+def a_sleep(node: OneNode) -> None:
+    node.clock.advance(86_400.0)
+
+
+def a_power_cut(node: OneNode) -> None:
+    node.die()
+    node.clock.advance(86_400.0)
+    node.order.mount = LIMITED
+
+
+@pytest.mark.parametrize("trouble", [an_outage, a_jump_of_the_clock, a_sleep, a_power_cut])
+def test_a_markers_limit_counts_no_time_in_which_nothing_could_have_come(
+    trouble: Callable[[OneNode], None],
+) -> None:
+    with cluster(2) as made:
+        one, two = made.nodes
+        data = put(made, one)
+        marker = put(made, two, marker=True)
+        two.order.mount = LIMITED
+        two.round()
+        trouble(two)
+
+        for _ in range(LIMIT_ROUNDS - 4):
+            two.round()
+        two.mount.drain.drain_all()
+        assert made.shown() == set()
+
+        one.mount.drain.drain_all()
+        one.round()
+        two.round()
+        two.mount.drain.drain_all()
+        assert made.shown() == {data, marker}
+        assert two.node.store.read(queries.incidents_after, 0) == []
+
+
+def test_a_markers_limit_counts_the_rounds_of_a_bucket_that_comes_and_goes() -> None:
+    with cluster(2) as made:
+        one, two = made.nodes
+        put(made, one)
+        put(made, two, marker=True)
+        two.order.mount = LIMITED
+
+        assert rounds_until_released(two, away_between=2) == LIMIT_ROUNDS
+
+
+def test_a_markers_limit_starts_anew_when_something_came_of_what_it_waits_for() -> None:
+    with cluster(3) as made:
+        one, two, three = made.nodes
+        put(made, one)
+        put(made, three)
+        put(made, two, marker=True)
+        two.order.mount = LIMITED
+        for _ in range(LIMIT_ROUNDS - 1):
+            two.round()
+        three.mount.drain.drain_all()
+        three.round()
+
+        two.round()
+        assert rounds_until_released(two) == LIMIT_ROUNDS - 1
 
 
 def test_a_note_whose_epoch_was_forgotten_is_taken_away() -> None:
