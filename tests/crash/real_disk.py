@@ -15,11 +15,11 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import apsw
 
@@ -31,6 +31,7 @@ from tests.crash.sweep import CAPACITY_BYTES, Remote, repeatable
 from tests.crash.workload import RUN, STEPS, Place, Promise, Workload
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.loop_disk import LoopDisk
+from tests.fakes.volatile_disk import VolatileDisk
 from tests.stateful.invariants import ViolationError
 from tests.stateful.model import OPEN, PUBLISHED, Model
 from tests.stateful.node import Node
@@ -38,6 +39,10 @@ from tests.stateful.node import Node
 COUNTED = "counted"
 IMAGE_BYTES = 96 << 20
 STEPS_BETWEEN_CUTS = 60  # at the most; a start takes some twenty
+CUTS = 20  # that count, of each life
+ATTEMPTS = 100
+
+Disk = TypeVar("Disk", bound=LoopDisk)
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,9 @@ class Cut:
     @property
     def counts(self) -> bool:
         """Whether something was there to lose: acknowledged, and not published yet."""
-        saves = [save for saves in self.promise.before.steps.values() for save in saves]
-        return any(save.shards for save in saves if save.state == OPEN)
+        before = self.promise.before
+        saves = [save for saves in before.steps.values() for save in saves if save.state == OPEN]
+        return any(save.shards for save in saves) or bool(before.objects)
 
 
 class Steps:
@@ -135,15 +141,16 @@ class _CountedFile(apsw.VFSFile):
 class RealLife:
     """A life on a disk whose power goes again and again."""
 
-    def __init__(self, disk: LoopDisk, seed: int) -> None:
+    def __init__(self, disk: LoopDisk, seed: int, plays: type[Workload] = Workload) -> None:
         self._disk = disk
+        self._plays = plays
         self._cache = disk.path / f"life-{seed}"
         self._cache.mkdir()
         self._seed = seed
         self._dice = random.Random(seed)
         self._cuts = 0
         self._remote, self._clock = Remote(), FakeClock()
-        self._workload = Workload(self._make_node, self._clock, seed)
+        self._workload = plays(self._make_node, self._clock, seed)
 
     def cut(self, *, last: bool = False) -> Cut:
         """Let the life go on for some steps, cut the power, and judge what is left.
@@ -173,8 +180,10 @@ class RealLife:
         )
         try:
             judge(node, cut.promise)
-            self._workload = Workload(self._make_node, self._clock, self._seed)
-            self._workload.go_back_to(cut.place, _settled(node, cut.promise))
+            self._workload = self._plays(self._make_node, self._clock, self._seed)
+            done = _is_done(node, cut.promise)
+            promise = Promise(cut.promise.after, cut.promise.after)
+            self._workload.go_back_to(cut.place, promise if done else cut.promise, done=done)
             if drains:
                 judge_drained(node, self._clock, cut.promise)
         finally:
@@ -218,10 +227,11 @@ def _taken_up(told: Any) -> Remote:
     return remote
 
 
-def _settled(node: Node, promise: Promise) -> Promise:
-    """Return what holds until the call that was cut is made again, on what was before it.
+def _is_done(node: Node, promise: Promise) -> bool:
+    """Return whether the call that was cut took effect, and is not to be made again.
 
-    All calls can be repeated; but a publication that is recorded is not made again.
+    All calls can be repeated but those of uploads; and a publication that is recorded is not made
+    again.
     """
     recorded = {
         (step, save.save_id)
@@ -230,7 +240,10 @@ def _settled(node: Node, promise: Promise) -> Promise:
         if save.state is SaveState.PUBLISHED
     }
     new = _published(promise.after) - _published(promise.before)
-    return Promise(promise.after, promise.after) if new and new <= recorded else promise
+    if new:
+        return new <= recorded
+    parts = node.objects.parts_put()
+    return parts == promise.after.uploads != promise.before.uploads
 
 
 def _published(model: Model) -> set[tuple[int, str]]:
@@ -274,15 +287,36 @@ def _be_child(writing: int, work: Callable[[Callable[[object], NoReturn]], None]
 
 
 @contextmanager
-def loop_disk(make: Sequence[str]) -> Iterator[LoopDisk]:
-    """Give a disk of a file system that ``make`` makes, its image in memory where that is possible.
+def opened(disk: Callable[[Path], Disk]) -> Iterator[Disk]:
+    """Give a disk that ``disk`` makes, its image in memory where that is possible.
 
     A disk of the machine would only be slower: power goes for the file system, not for the image.
     """
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="cachetier-disk-", dir=memory) as place:
-        disk = LoopDisk(Path(place), IMAGE_BYTES, make)
+        made = disk(Path(place))
         try:
-            yield disk
+            yield made
         finally:
-            disk.close()
+            made.close()
+
+
+def loop_disk(make: Sequence[str]) -> AbstractContextManager[LoopDisk]:
+    """Give a disk of a file system that ``make`` makes."""
+    return opened(lambda place: LoopDisk(place, IMAGE_BYTES, make))
+
+
+def volatile_disk(seed: int) -> AbstractContextManager[VolatileDisk]:
+    """Give a disk with a volatile cache, and ext4 on it."""
+    return opened(lambda place: VolatileDisk(place, IMAGE_BYTES, seed))
+
+
+def cut_through_a_life(disk: LoopDisk, seed: int, plays: type[Workload] = Workload) -> int:
+    """Cut the power again and again; return how many cuts count."""
+    life, cuts = RealLife(disk, seed, plays), list[Cut]()
+    while sum(cut.counts for cut in cuts) < CUTS:
+        assert len(cuts) < ATTEMPTS, "hardly a cut had anything to lose"
+        cuts.append(life.cut())
+        assert cuts[-1].refused, "the power is still on"
+    life.cut(last=True)
+    return sum(cut.counts for cut in cuts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +18,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier import libc
 from cachetier.errors import CachetierError
 from tests.crash import real_disk
-from tests.crash.real_disk import Cut, RealLife, loop_disk, told_by_child
+from tests.crash.real_disk import cut_through_a_life, loop_disk, told_by_child
 from tests.crash.sweep import Remote
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.loop_disk import EXT4, can_mount, xfs
@@ -27,8 +27,6 @@ from tests.faults.slices import share_of
 from tests.stateful.invariants import ViolationError
 from tests.stateful.node import Node
 
-CUTS = 20  # that count, of each life
-ATTEMPTS = 100
 SMALL, LARGE = bytes(range(200)), bytes(range(250)) * 300
 SEEDS_ON_EXT4, SEEDS_ON_XFS = range(100), range(25)
 
@@ -46,7 +44,8 @@ needs_xfs = pytest.mark.skipif(
 def test_nothing_acknowledged_is_lost_when_the_power_of_ext4_goes(
     seed: int, request: pytest.FixtureRequest
 ) -> None:
-    count(request, "power cuts on ext4", _cut_through_a_life(EXT4, seed), seed)
+    with loop_disk(EXT4) as disk:
+        count(request, "power cuts on ext4", cut_through_a_life(disk, seed), seed)
 
 
 @needs_xfs
@@ -55,7 +54,8 @@ def test_nothing_acknowledged_is_lost_when_the_power_of_ext4_goes(
 def test_nothing_acknowledged_is_lost_when_the_power_of_xfs_goes(
     seed: int, request: pytest.FixtureRequest
 ) -> None:
-    count(request, "power cuts on XFS", _cut_through_a_life(xfs(), seed), seed)
+    with loop_disk(xfs()) as disk:
+        count(request, "power cuts on XFS", cut_through_a_life(disk, seed), seed)
 
 
 @needs_ext4
@@ -69,8 +69,8 @@ def test_a_service_that_forgets_to_sync_is_caught(
     else:
         monkeypatch.setattr(real_disk._CountedFile, "xSync", lambda _file, _flags: None)
 
-    with pytest.raises(ViolationError):
-        _cut_through_a_life(EXT4, seed=0)
+    with loop_disk(EXT4) as disk, pytest.raises(ViolationError):
+        cut_through_a_life(disk, seed=0)
 
 
 @needs_ext4
@@ -117,15 +117,3 @@ def _read_after_a_copy_and_a_cut(original: Path, stopped: str) -> list[bytes]:
             return [node.get("run", 1, "small"), node.get("run", 1, "large")]
         finally:
             node.die()
-
-
-def _cut_through_a_life(make: Sequence[str], seed: int) -> int:
-    """Cut the power again and again; return how many cuts count."""
-    with loop_disk(make) as disk:
-        life, cuts = RealLife(disk, seed), list[Cut]()
-        while sum(cut.counts for cut in cuts) < CUTS:
-            assert len(cuts) < ATTEMPTS, "hardly a cut had anything to lose"
-            cuts.append(life.cut())
-            assert cuts[-1].refused, "the power is still on"
-        life.cut(last=True)
-    return sum(cut.counts for cut in cuts)

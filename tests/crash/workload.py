@@ -73,14 +73,18 @@ class Workload:
         call()
         self._played += 1
 
-    def go_back_to(self, place: Place, promise: Promise) -> None:
+    def go_back_to(self, place: Place, promise: Promise, *, done: bool = False) -> None:
         """Let the next call be the one that began at ``place``: it was cut, and is made again.
 
-        Until then readers get what there was before it, or after it.
+        Until then readers get what there was before it, or after it. If it is ``done`` the next
+        call is another.
         """
-        self.place = place
         self._played, state = place
         self._dice.setstate(state)
+        if done:
+            self._played += 1
+            self._dice.random()
+        self.place = self._played, self._dice.getstate()
         self.promise = promise
 
     def _any_call(self) -> Callable[[], None]:

@@ -45,7 +45,11 @@ class LoopDisk(Disk):
         self._mount()
 
     def _mount(self) -> None:
-        _run("mount", "-o", "loop", str(self._image), str(self.path))
+        _run("mount", "-o", "loop", str(self._source()), str(self.path))
+
+    def _source(self) -> Path:
+        """Return the file that the loop device lies upon."""
+        return self._image
 
     def cut_power(self) -> None:
         """From now on nothing reaches the image; what was not synced never did."""
@@ -71,16 +75,19 @@ class LoopDisk(Disk):
         (self.path / "filler").unlink(missing_ok=True)
 
     def _unmount(self) -> None:
-        give_up_at = time.monotonic() + STOP_SECONDS
-        while subprocess.run(
-            ("umount", str(self.path)), check=False, capture_output=True
-        ).returncode:
-            if time.monotonic() > give_up_at:
-                raise RuntimeError(f"{self.path} cannot be unmounted: somebody holds a file")
-            time.sleep(0.1)
+        unmount(self.path)
 
     def close(self) -> None:
         self._unmount()
+
+
+def unmount(path: Path) -> None:
+    """Unmount what is at ``path``, once nobody holds it any more."""
+    give_up_at = time.monotonic() + STOP_SECONDS
+    while subprocess.run(("umount", str(path)), check=False, capture_output=True).returncode:
+        if time.monotonic() > give_up_at:
+            raise RuntimeError(f"{path} cannot be unmounted: somebody holds a file")
+        time.sleep(0.1)
 
 
 def xfs() -> tuple[str, ...]:

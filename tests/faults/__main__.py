@@ -58,6 +58,11 @@ PARTS = {
         15,
         {"power cuts on ext4": 2_000, "power cuts on XFS": 500},
     ),
+    "volatile-disks": Part(
+        ("tests/crash/test_volatile_disks.py",),
+        10,
+        {"power cuts of a volatile disk": 1_000, "pieces that a disk forgot": 5_000},
+    ),
     "failed-syncs": Part(("tests/crash/test_failed_syncs.py",), 6, {"failed syncs": 30}),
     "repairs": Part(("tests/crash/test_repair_sweep.py",), 5, {"repairs that were killed": 300}),
     "planted-bugs": Part(
