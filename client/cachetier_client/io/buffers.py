@@ -15,6 +15,7 @@ import os
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,11 +163,8 @@ def gathered(data: Any) -> Gathered:
                 f"buffer {number} of the list is a file, not memory",
                 hint="Put a file by itself, or read it first: in a list only memory can be.",
             )
-        try:
+        with named(f"buffer {number} of the list"):
             pieces.append(bytes_of(each))
-        except InvalidRequestError as error:
-            error.message = f"buffer {number} of the list: {error.message}"
-            raise
     return Gathered(pieces)
 
 
@@ -217,7 +215,55 @@ def _bytes_of_tensor(tensor: Any) -> memoryview:
             "the tensor's memory is not its value (a lazy conjugate or negative)",
             hint="Pass data.resolve_conj().resolve_neg().",
         )
-    return view_at(tensor.data_ptr(), tensor.numel() * tensor.element_size(), tensor)
+    return view_at(memory_of(tensor), tensor.numel() * tensor.element_size(), tensor)
+
+
+def memory_of(tensor: Any) -> int:
+    """Return the address of a tensor's first element, in memory that has room for all of them.
+
+    A tensor's own description proves nothing: a subclass that wraps other tensors has none of the
+    memory that it describes, nor has a FakeTensor, and elements of 4 bits count as bytes.
+
+    Raises:
+        InvalidRequestError: It has no memory of its own, or less than it describes.
+    """
+    size_bytes, steps = tensor.element_size(), zip(tensor.shape, tensor.stride(), strict=True)
+    try:
+        storage = tensor.untyped_storage()
+        is_there = storage.device.type == tensor.device.type  # not so of a FakeTensor
+        address, room_bytes = (storage.data_ptr(), storage.nbytes()) if is_there else (0, 0)
+    except (RuntimeError, NotImplementedError):  # as torch says of a tensor that wraps others
+        address, room_bytes = 0, 0
+    if not tensor.numel():
+        return int(address)
+    last = tensor.storage_offset() + sum((length - 1) * step for length, step in steps)
+    if not address or (last + 1) * size_bytes > room_bytes:
+        raise InvalidRequestError(
+            f"a {type(tensor).__name__} of {tensor.dtype} that describes "
+            f"{tensor.numel() * size_bytes} bytes has no such memory of its own",
+            hint="Pass the tensors that it is made of, or what torch.save makes of it.",
+        )
+    return int(address) + int(tensor.storage_offset()) * int(size_bytes)
+
+
+def check_memory(tensor: Any) -> None:
+    """Refuse a tensor that lacks the memory it describes, as far as its device can tell.
+
+    Raises:
+        InvalidRequestError: As ``memory_of``.
+    """
+    if tensor.device.type in ("cpu", "cuda"):
+        memory_of(tensor)
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Have a refusal of a tensor say which one: ``name``."""
+    try:
+        yield
+    except InvalidRequestError as error:
+        error.message = f"{name}: {error.message}"
+        raise
 
 
 def _bytes_of_array(data: Any, writable: bool, error: Exception) -> memoryview:

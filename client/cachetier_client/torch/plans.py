@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem, WriteItemType
 
 from cachetier_client.errors import InvalidRequestError
+from cachetier_client.io.buffers import check_memory, named
 from cachetier_client.torch.layout import Piece
 from cachetier_client.torch.sending import claimant
 
@@ -143,4 +144,6 @@ def plain(name: str, tensor: Tensor) -> Tensor:
             f"{name} is a {type(tensor).__name__}, a tensor made of others",
             hint="Save the tensors it is made of, or a plain one: tensor.dequantize(), say.",
         )
+    with named(name):
+        check_memory(tensor)
     return tensor.resolve_conj().resolve_neg()

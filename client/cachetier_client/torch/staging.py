@@ -23,6 +23,7 @@ from cachetier_client.clock import SystemClock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import DeadlineError, InvalidRequestError
 from cachetier_client.io.aligned import PAGE_BYTES, address_of, aligned_memory, view_at
+from cachetier_client.io.buffers import check_memory, named
 from cachetier_client.torch.devices import cuda_runtime, event_on
 from cachetier_client.torch.extents import ALIGNED_FROM_BYTES, SMALL_ALIGNMENT
 from cachetier_client.torch.gated import around, tensors_in
@@ -49,9 +50,15 @@ class HostStager:
 
         Raises:
             DeadlineError: The memory is still in use by earlier saves.
-            InvalidRequestError: A value cannot be copied.
+            InvalidRequestError: A value cannot be copied, or a tensor has no memory to be copied.
         """
-        tensors = {id(tensor): tensor for tensor in tensors_in(state_dict) if _is_plain(tensor)}
+        tensors = dict[int, Tensor]()
+        for key, value in state_dict.items():
+            plain_ones = [tensor for tensor in tensors_in(value) if _is_plain(tensor)]
+            with named(key):
+                for tensor in plain_ones:
+                    check_memory(_local(tensor))
+            tensors.update((id(tensor), tensor) for tensor in plain_ones)
         locals_of = {number: _local(tensor) for number, tensor in tensors.items()}
         size_bytes = sum(_room_for(local) for local in locals_of.values())
         memory = self._take(size_bytes)
@@ -64,13 +71,7 @@ class HostStager:
                 staged[number] = around(tensors[number], target)
                 end += _room_for(local)
             _wait_for(locals_of.values())
-            try:
-                return copy.deepcopy(dict(state_dict), staged)
-            except Exception as error:
-                raise InvalidRequestError(
-                    f"the state holds something that cannot be copied: {error}",
-                    hint="Save with dcp.save, which needs no copy, or leave it out of the state.",
-                ) from error
+            return {key: _copied(key, value, staged) for key, value in state_dict.items()}
 
     def close(self) -> None:
         """Free what is not in use now, and the rest when it no longer is."""
@@ -143,6 +144,17 @@ class _Arena:
 def _registered(address: int, size_bytes: int) -> bool:
     """Pin memory; where the driver refuses, copies are slower and nothing else."""
     return int(cuda_runtime().cudaHostRegister(address, size_bytes, 0)) == 0
+
+
+def _copied(key: str, value: Any, copies: dict[int, Any]) -> Any:
+    """Return a copy of an entry of a state; ``copies`` are those of its tensors, by their ids."""
+    try:
+        return copy.deepcopy(value, copies)
+    except Exception as error:
+        raise InvalidRequestError(
+            f"{key} holds something that cannot be copied: {error}",
+            hint="Save with dcp.save, which needs no copy, or leave it out of the state.",
+        ) from error
 
 
 def _is_plain(tensor: Tensor) -> bool:
