@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -38,6 +38,7 @@ PIECE_BYTES = 4 << 20
 DEFAULT_SAVE_ID = "cli"
 _RANGE = re.compile(r"(\d*)-(\d*)", re.ASCII)
 _RANGE_HINT = "Give FIRST-LAST, both included and counted from 0; FIRST-; or -COUNT."
+_STANDARD_INPUT = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _SAFE = {
     "local": "safe on this node",
     "replicated": "safe at a remote",
@@ -107,6 +108,8 @@ def put(
         "overwrite": overwrite,
         "timeout_seconds": timeout,
     }
+    if sys.stdin is None and file in _STANDARD_INPUT:
+        refuse("standard input is closed", "Name a file, or redirect one.", as_json=as_json)
     with reported(as_json), reach(url, patient=True, seconds=timeout) as client:
         level = chosen_level(ack, "ack", as_json)
         options = {**part, "ack": level, "element_size": element_size}
@@ -125,7 +128,8 @@ def _put(
     if file != "-" and bar is None:
         return client.put_shard(Path(file), **ids, **options)
     with _opened(file) as source, client.open_shard(**ids, mode="wb", **options) as writer:
-        total = os.fstat(source.fileno()).st_size if file != "-" else None
+        about = os.fstat(source.fileno()) if file != "-" else None
+        total = about.st_size if about and stat.S_ISREG(about.st_mode) else None
         for piece in _pieces(source, bar, f"put {ids['name']}", total):
             writer.write(piece)
     assert writer.receipt is not None
@@ -233,20 +237,15 @@ def _opened(file: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _written(file: str) -> Iterator[BinaryIO]:
-    """Yield where to write; a file appears whole or not at all."""
-    if file == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    target = Path(file)
-    temporary = target.with_name(f".{target.name[:64]}.{secrets.token_hex(4)}")
-    try:
-        with open(temporary, "xb") as out:
+    """Yield where to write: see ``whole_file``."""
+    from cachetier_client.io.whole_file import whole_file
+
+    if file != "-":
+        with whole_file(file) as out:
             yield out
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        return
+    yield sys.stdout.buffer
+    sys.stdout.buffer.flush()
 
 
 def _pieces(

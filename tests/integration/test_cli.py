@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +68,39 @@ def test_standard_input_and_output_will_do(served: Served) -> None:
     assert put.code == 0
     assert "safe on this node" in put.out
     assert run(served, "get", *STEP, "--name", "x").bytes == b"from a pipe"
+
+
+def test_a_pipe_that_is_named_is_read_to_its_end(served: Served, tmp_path: Path) -> None:
+    fifo, body = tmp_path / "fifo", noise(LARGE)
+    os.mkfifo(fifo)
+    for name, as_json in (("x", []), ("y", ["--json"])):
+        writer = threading.Thread(target=fifo.write_bytes, args=(body,))
+        writer.start()
+        assert run(served, "put", str(fifo), *STEP, "--name", name, *as_json).code == 0
+        writer.join()
+        assert run(served, "get", *STEP, "--name", name).bytes == body
+
+
+def test_a_standard_input_that_is_closed_is_a_mistake_in_the_call(served: Served) -> None:
+    command = [sys.executable, "-m", "cachetier", "put", "-", *STEP, "--name", "x"]
+    environment = {**os.environ, "CACHETIER_URL": served.unix_url}
+    closed = ["sh", "-c", f"{shlex.join(command)} <&-"]
+    ended = subprocess.run(closed, check=False, env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "Standard input is closed" in ended.stderr
+
+
+def test_what_is_no_file_is_written_and_not_replaced(served: Served, tmp_path: Path) -> None:
+    run(served, "put", "-", *STEP, "--name", "x", stdin=b"weights")
+    (tmp_path / "kept").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("kept")
+
+    for target in ("/dev/null", str(tmp_path / "link")):
+        assert run(served, "get", *STEP, "--name", "x", target).code == 0
+
+    assert Path("/dev/null").is_char_device()
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "kept").read_bytes() == b"weights"
 
 
 def test_puts_one_by_one_belong_to_one_save(served: Served) -> None:

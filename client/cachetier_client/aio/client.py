@@ -14,21 +14,20 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
-import secrets
 import stat
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from typing import Any, Concatenate, Self, SupportsIndex
 
 import aiofiles
-import aiofiles.os
+import aiofiles.threadpool
 
 from cachetier_client.aio.threads import Given, OnThreads, Threads, awaited, in_pieces, waited_for
 from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.client import Client
 from cachetier_client.fallback.policy import Fallback
 from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.io.whole_file import whole_file
 from cachetier_client.results import Receipt
 from cachetier_client.streams.reader import ShardReader
 from cachetier_client.streams.writer import ShardWriter
@@ -164,28 +163,29 @@ class AsyncClient(OnThreads[Client]):
     ) -> int:
         """Write one shard to a local file, in bounded memory; return how many bytes it has.
 
-        The file appears whole and verified, or not at all: one that was there is replaced at the
-        end. It is not synced.
+        A regular file appears whole and verified, or not at all: one that was there is replaced at
+        the end. It is not synced. Links are followed; a device or a FIFO is written in place.
 
         Raises:
             OSError: The file cannot be written.
             CachetierClientError: As ``get_shard``, whose ``timeout_seconds`` is of each piece here.
         """
-        target, files = Path(path), self._threads.calls
-        scratch = target.with_name(f".{target.name[:64]}.{secrets.token_hex(4)}")
+        files, loop = self._threads.calls, asyncio.get_running_loop()
 
         async def copy(stop: asyncio.Event) -> int:
             async with self.open_shard(run, step, name, restore=True, **options) as reader:
+                writing = ExitStack()
+                out = await loop.run_in_executor(files, writing.enter_context, whole_file(path))
+                file = aiofiles.threadpool.wrap(out, executor=files)
                 try:
-                    async with aiofiles.open(scratch, "xb", executor=files) as file:
-                        while piece := await reader.read(BLOCK_BYTES):
-                            await file.write(piece)
-                            _check(stop)
-                    await aiofiles.os.replace(scratch, target, executor=files)
-                except BaseException:
-                    with suppress(FileNotFoundError):
-                        await aiofiles.os.unlink(scratch, executor=files)
+                    while piece := await reader.read(BLOCK_BYTES):
+                        await file.write(piece)
+                        _check(stop)
+                except BaseException as error:
+                    end = type(error), error, error.__traceback__
+                    await loop.run_in_executor(files, writing.__exit__, *end)
                     raise
+                await loop.run_in_executor(files, writing.close)
                 return reader.blocking.size_bytes
 
         return await in_pieces(copy)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import stat
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -289,7 +290,8 @@ class Caller:
         if not isinstance(data, os.PathLike):
             return self._copy(data, request, ack, timeout_seconds)
         with _opened(data) as file:
-            size_bytes = os.fstat(file.fileno()).st_size
+            about = os.fstat(file.fileno())
+            size_bytes = about.st_size if stat.S_ISREG(about.st_mode) else None  # of a pipe
             checked_element_size(request.element_size or None, size_bytes)
             sized = dataclasses.replace(request, size_bytes=size_bytes)
             return self._copy(file, sized, ack, timeout_seconds)
