@@ -11,13 +11,14 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from cachetier_client.io.digests import digest_of
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from cachetier.errors import NotFoundError, RemoteError
 from cachetier.local.catalog import order_notes, queries
 from cachetier.model.cluster_order import UNLISTED
 from cachetier.model.objects import Order
+from cachetier.objects import cluster as cluster_module
 from cachetier.objects.cluster import ROUND_SECONDS, MountOrder
 from cachetier.objects.ordering import Place
 from tests.fakes.fake_clock import FakeClock
@@ -27,7 +28,8 @@ from tests.stateful.node import Node
 from tests.stateful.unsynced import unsynced
 from tests.unit.drain.mount_node import MOUNT, MountNode
 
-CLUSTER = replace(MOUNT, order=Order.CLUSTER, release_seconds=1e9)
+CLUSTER = replace(MOUNT, order=Order.CLUSTER, release_seconds=3600.0)
+HOURS = 3 * CLUSTER.release_seconds
 
 
 @dataclass
@@ -176,13 +178,10 @@ def cluster(nodes: int) -> Iterator[Cluster]:
 
 ACTIONS = (
     *("put", "put", "mark", "mark", "drain", "drain", "round", "round"),
-    *("begin data", "begin marker", "end", "away", "back", "die"),
+    *("begin data", "begin marker", "end", "away", "back", "die", "sleep", "jump"),
 )
-steps = st.lists(
-    st.tuples(st.sampled_from(ACTIONS), st.integers(0, 2), st.integers(0, 3)),
-    min_size=8,
-    max_size=40,
-)
+STEP = st.sampled_from(ACTIONS), st.integers(0, 2), st.integers(0, 3)
+steps = st.lists(st.tuples(*STEP), min_size=8, max_size=40)
 
 
 def act(made: Cluster, action: str, node: OneNode, which: int) -> None:
@@ -197,8 +196,18 @@ def act(made: Cluster, action: str, node: OneNode, which: int) -> None:
         "away": lambda: node.cut(away=True),
         "back": lambda: node.cut(away=False),
         "die": node.die,
+        "sleep": lambda: node.clock.advance(HOURS),
+        "jump": lambda: node.clock.jump(HOURS),
     }
     does[action]()
+
+
+def live(nodes: int, steps: list[tuple[str, int, int]]) -> None:
+    with cluster(nodes) as made:
+        for action, number, which in steps:
+            act(made, action, made.nodes[number % nodes], which)
+            made.check()
+        made.finish()
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -207,11 +216,37 @@ def act(made: Cluster, action: str, node: OneNode, which: int) -> None:
 def test_no_marker_is_shown_without_what_was_put_before_it_anywhere_and_all_comes(
     nodes: int, steps: list[tuple[str, int, int]]
 ) -> None:
-    with cluster(nodes) as made:
-        for action, number, which in steps:
-            act(made, action, made.nodes[number % nodes], which)
-            made.check()
-        made.finish()
+    live(nodes, steps)
+
+
+def by_the_wall(patch: pytest.MonkeyPatch) -> None:
+    def count(order: MountOrder, _seconds: float) -> None:
+        for marker in order._waiting():
+            if order._clock.now() - marker.committed_at > order.mount.release_seconds:
+                order._release(marker, None)
+
+    patch.setattr(MountOrder, "_count", count)
+
+
+def with_time_asleep(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cluster_module, "LONGEST_ROUND_SECONDS", HOURS)
+
+
+@pytest.mark.parametrize("plant", [by_the_wall, with_time_asleep])
+def test_a_limit_that_counts_time_in_which_nothing_could_come_is_caught(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+
+    few = st.tuples(st.sampled_from(["put", "mark", "drain", "round", "sleep"]), *STEP[1:])
+
+    @settings(max_examples=300, derandomize=True, phases=[Phase.generate])
+    @given(steps=st.lists(few, min_size=20, max_size=40))
+    def lives(steps: list[tuple[str, int, int]]) -> None:
+        live(2, steps)
+
+    with pytest.raises(AssertionError):
+        lives()
 
 
 def put(made: Cluster, node: OneNode, *, marker: bool = False) -> str:
