@@ -11,7 +11,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from cachetier_client.client import Client
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _default: Client | None = None
 
 
@@ -56,7 +56,7 @@ training_step = _of_default(Client.training_step)
 
 def _renew_lock() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_lock)

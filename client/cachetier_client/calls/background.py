@@ -34,7 +34,7 @@ class Background:
 
     def __init__(self, fetch: Callable[[float], Sequence[Incident]]) -> None:
         self._fetch = fetch
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.unraised: list[Incident] = []
         _live.add(self)
 
@@ -53,7 +53,7 @@ class Background:
     def forget(self) -> None:
         """Look no more: the client is closed, or belongs to the parent process."""
         _live.discard(self)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.unraised = []
 
 

@@ -42,7 +42,7 @@ class TrainingPhases:
         forks.own(self)
 
     def _start_anew(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        self._changed = threading.Condition()
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
         self._steps: int = 0

@@ -32,7 +32,7 @@ class Unsealed:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._shards: dict[PartKey, int] = {}
         _live.add(self)
 

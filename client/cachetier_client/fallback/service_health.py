@@ -40,7 +40,7 @@ class ServiceHealth:
         self._url = url
         self._tell = tell
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._breaker = CircuitBreaker(PROBE_SECONDS, PROBE_SECONDS)
         self._away_since = 0.0
         self._unannounced: tuple[str, Exception] | None = None
@@ -50,7 +50,7 @@ class ServiceHealth:
 
     def abandon(self) -> None:
         """Begin anew in a forked child, which tells of its own shards alone."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.shards = self.size_bytes = 0
         self._reported = (0, 0)
         forks.own(self)

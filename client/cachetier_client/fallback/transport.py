@@ -78,7 +78,7 @@ class FallbackTransport:
         self._remote = remote
         self._workers = workers
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._engine: Engine | None = None
         self._closed = False
         self._refused: CachetierClientError = RemoteRefusedError("the bucket refuses")
@@ -88,7 +88,7 @@ class FallbackTransport:
 
     def abandon(self) -> None:
         """Renew the lock in a forked child."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         forks.own(self)
 
     # --- shards ----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -57,7 +58,7 @@ class SaveIdSource:
 
     processes: Processes = field(default_factory=Processes)
     new_id: Callable[[], str] = lambda: secrets.token_hex(_HASH_CHARACTERS // 2)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: AbstractContextManager[object] = field(default_factory=threading.RLock)
     _alone: str | None = None
     _launchers: dict[str, str] = field(default_factory=dict)
     _agreed: tuple[weakref.ref[Any], int, str] | None = None
@@ -94,7 +95,7 @@ class SaveIdSource:
 
     def renew_lock(self) -> None:
         """Forget who held the lock: in a forked child that thread does not exist."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def _launched(self, environ: Mapping[str, str], rank_variable: str) -> str:
         restarts = environ.get("TORCHELASTIC_RESTART_COUNT", "0")

@@ -26,7 +26,8 @@ class Workers:
     def __init__(self, threads: int) -> None:
         self.threads = threads
         self.blocks = BlockPool(threads)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._starter: int | None = None
         self._executor: ThreadPoolExecutor | None = None
         forks.own(self)
 
@@ -63,17 +64,24 @@ class Workers:
         self.run(share, min(self.threads, count))
 
     def start(self, work: Callable[[], None]) -> Future[None] | None:
-        """Start ``work`` on a thread; None when none can be had, as while the interpreter exits."""
-        if self.threads < 2:
+        """Start ``work`` on a thread; None when none can be had, as while the interpreter exits.
+
+        Nor can one in a signal handler that interrupted this very call: the executor has locks that
+        the handler would wait for.
+        """
+        if self.threads < 2 or self._starter == threading.get_ident():
             return None
         with self._lock:
-            if self._executor is None:
-                name = "cachetier-blocks"
-                self._executor = ThreadPoolExecutor(self.threads - 1, name, _note_worker)
+            self._starter = threading.get_ident()
             try:
+                if self._executor is None:
+                    name = "cachetier-blocks"
+                    self._executor = ThreadPoolExecutor(self.threads - 1, name, _note_worker)
                 return self._executor.submit(work)
             except RuntimeError:
                 return None
+            finally:
+                self._starter = None
 
     @staticmethod
     def is_at_work() -> bool:
@@ -91,7 +99,7 @@ class Workers:
 
     def abandon(self) -> None:
         """Forget the parent's threads: a child has none of them."""
-        self._lock = threading.Lock()
+        self._lock, self._starter = threading.RLock(), None
         self._executor = None
         forks.own(self)
 

@@ -42,7 +42,7 @@ class TorchSaves:
     """The saves under way. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._by_thread: dict[threading.Thread, TorchSave] = {}
 
     def begin(self, where: tuple[str, int]) -> None:

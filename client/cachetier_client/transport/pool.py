@@ -35,7 +35,7 @@ class ConnectionPool(Generic[_Connection]):
 
     def __init__(self, connect: Callable[[Deadline], _Connection]) -> None:
         self._connect = connect
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._idle: list[_Connection] = []
         self._closed = False
         forks.own(self)
@@ -80,6 +80,6 @@ class ConnectionPool(Generic[_Connection]):
 
     def abandon(self) -> None:
         """Start anew in a child; the connections abandon themselves."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._idle = []
         forks.own(self)

@@ -94,7 +94,7 @@ class OpenedShard:
         self._blocks = blocks
         self._follow = True  # until something is wrong with it
         self._there: frozenset[int] = frozenset()  # of what arrives
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._reported = False
         self._retried = False
         self._files: list[BlockFile] = []  # of earlier copies too: threads may read

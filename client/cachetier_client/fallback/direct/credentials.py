@@ -36,7 +36,7 @@ class Signer:
 
     def __init__(self, region: str) -> None:
         self._region = region
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._provider: Any = None
         forks.own(self)
 
@@ -44,7 +44,7 @@ class Signer:
         """Begin anew in a forked child."""
         _left_behind.append(self._provider)
         self._provider = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         forks.own(self)
 
     def signed(

@@ -104,7 +104,7 @@ class DirectRankParts:
     """The parts of a process. Thread-safe; a forked child begins with what its parent knew."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._states: dict[Key, DirectRankPart] = {}
         forks.own(self)
 
@@ -139,7 +139,7 @@ class DirectRankParts:
 
     def abandon(self) -> None:
         """Renew the locks in a forked child, where who held them does not exist."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         for state in self._states.values():
             state.lock = threading.RLock()
         forks.own(self)

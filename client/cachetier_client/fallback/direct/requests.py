@@ -54,7 +54,7 @@ class Requests:
         in_host = address.endpoint is None and "." not in address.bucket
         self._root = parts.path.rstrip("/") + ("" if in_host else f"/{address.bucket}")
         self._signer = Signer(region)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._idle: list[http.client.HTTPConnection] = []
         forks.own(self)
 
@@ -97,7 +97,7 @@ class Requests:
 
     def abandon(self) -> None:
         """Let the parent's connections be, in a forked child."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         idle, self._idle = self._idle, []
         for connection in idle:
             with contextlib.suppress(OSError):
