@@ -142,13 +142,17 @@ def _mounts(settings: Settings) -> MountBuckets:
     from dataclasses import replace
 
     from cachetier.config.remotes import remote_settings
+    from cachetier.remote.bucket import Bucket
     from cachetier.remote.factory import open_remote
     from cachetier.remote.mounted import MountBuckets
+    from cachetier.remote.store_clock import StoreClock
 
-    durable = remote_settings(settings)
-    return MountBuckets(
-        settings.s3_mounts, lambda name: open_remote(replace(durable, bucket=name, prefix=""))
-    )
+    durable, store_clock = remote_settings(settings), StoreClock()
+
+    def opened(name: str) -> Bucket:
+        return open_remote(replace(durable, bucket=name, prefix=""), store_clock=store_clock)
+
+    return MountBuckets(settings.s3_mounts, opened, store_clock)
 
 
 def _capacity_bytes(settings: Settings) -> int:

@@ -16,7 +16,7 @@ from cachetier_client.clock import Clock
 
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
 from cachetier.drain.messages import NextWork, ReportHealth, Size
-from cachetier.drain.object_worker import ObjectWorker, OpenStore
+from cachetier.drain.object_worker import ObjectWorker, OpenStore, Stamps
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.gates import ComputeSlots, Gates
@@ -35,6 +35,7 @@ from cachetier.drain.upload.uploader import Uploader
 from cachetier.drain.worker import Worker
 from cachetier.errors import StoppingError
 from cachetier.remote.bucket import Bucket, InBatches
+from cachetier.remote.store_clock import StoreClock
 from cachetier.remote.turns import Turns
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -105,8 +106,9 @@ class DrainLoop:
         traffic: Traffic,
         size: Size,
         open_store: OpenStore | None = None,
+        store_clock: StoreClock | None = None,
     ) -> None:
-        """A drain to ``bucket``; ``open_store`` opens others of its server, for objects."""
+        """A drain to ``bucket``; ``open_store`` opens others of its server, whose clock it is."""
         self._channel = channel
         self._signals = signals
         self._traffic = traffic
@@ -126,6 +128,7 @@ class DrainLoop:
         self._decisions = CompressionLog()
         self._copies = Copies(bucket.objects, clock, enabled=size.block_copies)
         context = self._upload_context(bucket)
+        stamps = Stamps(store_id, store_clock or StoreClock(), clock.now)
         self._worker = Worker(
             channel,
             bucket.layout,
@@ -134,8 +137,8 @@ class DrainLoop:
             self._remote_health,
             claim,
             reads=self.gates.reads,
-            objects=ObjectWorker(channel, open_store, context, self.gates.reads)
-            if open_store is not None
+            objects=ObjectWorker(channel, open_store, context, self.gates.reads, stamps)
+            if open_store
             else None,
             packs=PackSender(
                 channel, bucket, self._buffers, claim.identity, reads=self.gates.reads

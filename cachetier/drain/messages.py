@@ -289,7 +289,10 @@ class LocalPiece(Struct, frozen=True):
 class LocalObject(Struct, frozen=True):
     """A version of an object to bring to its bucket: what it is, and what it may replace there.
 
-    The rest is the multipart upload to go on with, if any.
+    ``prefix`` is its mount's. ``version`` is what its stamp names, ``acknowledged_at`` is by the
+    store's clock, ``committed_at`` by ours. ``damaged``: its bytes are not all here, so it can only
+    be looked for. ``deletions`` are what a record is to tell of, by their keys, and ``request`` is
+    the first of them. The rest is the multipart upload to go on with, if any.
     """
 
     deleted: bool
@@ -300,17 +303,40 @@ class LocalObject(Struct, frozen=True):
     pieces: tuple[LocalPiece, ...]
     upload_id: str | None
     part_bytes: int | None
+    prefix: str
+    version: int
+    acknowledged_at: float | None
+    committed_at: float
+    conditional: bool = False
+    damaged: bool = False
+    request: int | None = None
+    deletions: Mapping[str, int] = {}
 
 
 class OpenObject(Request[LocalObject], frozen=True):
-    version: int
-
-
-class ObjectLookedAt(Request[None], frozen=True):
-    """What the first look found under the key of a version, which it may replace."""
+    """``clock`` is what the drain knows of the store's; see ``StoreClock.between``."""
 
     version: int
-    base: str
+    clock: tuple[float, float] | None = None
+
+
+class ObjectSuperseded(Request[None], frozen=True):
+    """Something newer than a version lies in the bucket, or was deleted there."""
+
+    version: int
+    reason: str
+
+
+class OwnVersionSeen(Request[None], frozen=True):
+    """The bucket names a version of this directory that it has not had yet: it went back."""
+
+    seen: int
+
+
+class DeletionsRecorded(Request[None], frozen=True):
+    """The bucket has a record of what was deleted together."""
+
+    request: int
 
 
 class ObjectShown(Request[None], frozen=True):
@@ -323,11 +349,15 @@ class ObjectShown(Request[None], frozen=True):
 
 
 class ObjectConflict(Request[None], frozen=True):
-    """Somebody else changed the key of a version in the bucket; or that has ``refused`` it."""
+    """A person must decide about a version, as the bucket has something else than it may replace.
+
+    Or it has ``refused`` the version, or the version's bytes are ``damaged`` here.
+    """
 
     version: int
     message: str
     refused: bool = False
+    damaged: bool = False
 
 
 # --- saves ---------------------------------------------------------------------------------------
@@ -431,7 +461,14 @@ ShardRequest = (
     | PackMembers
     | PackVerified
 )
-ObjectRequest = OpenObject | ObjectLookedAt | ObjectShown | ObjectConflict
+ObjectRequest = (
+    OpenObject
+    | ObjectShown
+    | ObjectSuperseded
+    | ObjectConflict
+    | OwnVersionSeen
+    | DeletionsRecorded
+)
 SaveRequest = (
     ReadPart
     | SaveLocated

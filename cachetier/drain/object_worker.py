@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from cachetier_client.bucket_format.stored import Codec
@@ -15,16 +16,36 @@ from cachetier.drain.channel import AskingEnd
 from cachetier.drain.messages import LocalShard
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.schedule.tasks import Task, TaskKind
-from cachetier.drain.upload.objects import ObjectTarget, ObjectUpload, PieceToSend, delete_object
+from cachetier.drain.upload.deletions import MountDeletions
+from cachetier.drain.upload.objects import (
+    ObjectTarget,
+    ObjectUpload,
+    PieceToSend,
+    RefusedKeyError,
+    SupersededError,
+    delete_object,
+    look_for_damaged,
+)
 from cachetier.drain.upload.part_sender import UploadContext
 from cachetier.drain.upload.reported_progress import ReportedProgress
 from cachetier.drain.upload.source import DamagedError, ShardSource, opened_source
 from cachetier.drain.upload.stopwatch import TimedObjectStore, timed
 from cachetier.drain.upload.target import ConflictError
 from cachetier.errors import NotFoundError, RemoteError
+from cachetier.model.superseding import DeletionRecord, Stamp
 from cachetier.remote.base import ObjectStore
+from cachetier.remote.store_clock import StoreClock
 
 OpenStore = Callable[[str], ObjectStore]
+
+
+@dataclass(frozen=True, slots=True)
+class Stamps:
+    """What stamps are made of: whose they are, and the clocks that tell the time of them."""
+
+    store_id: str = ""
+    store_clock: StoreClock = field(default_factory=StoreClock)
+    wall: Callable[[], float] = time.time
 
 
 class ObjectWorker:
@@ -36,22 +57,34 @@ class ObjectWorker:
         open_store: OpenStore,
         context: UploadContext,
         reads: ComputeSlots | None = None,
+        stamps: Stamps | None = None,
     ) -> None:
         """A worker that reaches a bucket by ``open_store``, at the first object of it."""
         self._channel = channel
         self._context = context
         self._reads = reads
         self._store = lru_cache(maxsize=None)(open_store)
+        self._stamps = stamps or Stamps()
+        self._clock = self._stamps.store_clock
+        self._deletions = lru_cache(maxsize=None)(
+            lambda bucket, prefix: MountDeletions(self._store(bucket), prefix, self._clock)
+        )
+        self._asked = False
 
     def perform(self, task: Task) -> None:
         """Do ``task``, and report what became of it; raises as ``ObjectUpload.show``."""
         with timed() as watch:
-            opened = self._channel.ask(messages.OpenObject(task.version))
+            opened = self._channel.ask(messages.OpenObject(task.version, self._clock.between))
             context = replace(self._context, store=TimedObjectStore(self._store(task.bucket)))
             try:
                 etag = self._sent(task, opened, context)
+            except SupersededError as error:
+                self._channel.ask(messages.ObjectSuperseded(task.version, str(error)))
+                return
             except ConflictError as error:
-                self._channel.ask(messages.ObjectConflict(task.version, str(error)))
+                refused = isinstance(error, RefusedKeyError)
+                what = messages.ObjectConflict(task.version, str(error), refused, opened.damaged)
+                self._channel.ask(what)
                 return
             except RemoteError as error:
                 if not _refuses_for_good(error):
@@ -65,32 +98,67 @@ class ObjectWorker:
 
     def _sent(self, task: Task, opened: messages.LocalObject, context: UploadContext) -> str:
         """Return the ETag of the object that is visible now; empty where none is."""
-        target = ObjectTarget(
+        target = self._target(task, opened)
+        if opened.deleted:
+            self._record_deletion(task, opened, target)
+            delete_object(context, target)
+            return ""
+        if task.kind is TaskKind.SHOW:
+            self._refuse_deleted(task, opened, target.stamp, context.store)
+        if opened.damaged:
+            look_for_damaged(context, target)
+            raise ConflictError("its bytes are damaged here, and the bucket does not have it")
+        pieces = [PieceToSend(each.version, each.size_bytes, each.digest) for each in opened.pieces]
+        begun = opened.upload_id, opened.part_bytes, Codec.RAW, 0
+        progress = ReportedProgress(
+            self._channel, pieces[0].version, LocalShard(None, (), None, *begun)
+        )
+        upload = ObjectUpload(context, target, pieces, self._opened_piece, progress)
+        if task.kind is TaskKind.SHOW:
+            return upload.show()
+        upload.send_ahead()
+        return ""
+
+    def _target(self, task: Task, opened: messages.LocalObject) -> ObjectTarget:
+        return ObjectTarget(
             task.name,
             opened.etag,
             task.size_bytes,
             task.digest,
             opened.headers,
             opened.metadata,
+            Stamp(self._stamps.store_id, opened.version, opened.acknowledged_at),
             opened.base,
+            opened.conditional,
+            lambda seen: self._channel.ask(messages.OwnVersionSeen(seen)),
         )
 
-        def remember(base: str) -> None:
-            self._channel.ask(messages.ObjectLookedAt(task.version, base))
+    def _record_deletion(
+        self, task: Task, opened: messages.LocalObject, target: ObjectTarget
+    ) -> None:
+        """Write down what a request deleted, before the first of it goes; what nobody timed not."""
+        at = target.stamp.acknowledged_at
+        if opened.request is None:
+            return
+        if at is not None and opened.deletions:
+            record = DeletionRecord(self._stamps.store_id, at, opened.deletions)
+            self._deletions(task.bucket, opened.prefix).record(record)
+        self._channel.ask(messages.DeletionsRecorded(opened.request))
 
-        if opened.deleted:
-            delete_object(context, target, remember)
-            return ""
-        pieces = [PieceToSend(each.version, each.size_bytes, each.digest) for each in opened.pieces]
-        begun = opened.upload_id, opened.part_bytes, Codec.RAW, 0
-        progress = ReportedProgress(
-            self._channel, pieces[0].version, LocalShard(None, (), None, *begun)
-        )
-        upload = ObjectUpload(context, target, pieces, self._opened_piece, progress, remember)
-        if task.kind is TaskKind.SHOW:
-            return upload.show()
-        upload.send_ahead()
-        return ""
+    def _refuse_deleted(
+        self, task: Task, opened: messages.LocalObject, stamp: Stamp, store: ObjectStore
+    ) -> None:
+        """Refuse a put that somebody deleted since, as far as records tell.
+
+        Raises:
+            SupersededError: Somebody did.
+        """
+        if self._clock.now() is None and not self._asked:
+            self._asked = True
+            store.check()
+        age_seconds = self._stamps.wall() - opened.committed_at
+        if self._deletions(task.bucket, opened.prefix).covers(stamp, task.name, age_seconds):
+            raise SupersededError("its key was deleted since")
 
     @contextmanager
     def _opened_piece(self, piece: PieceToSend) -> Iterator[ShardSource]:

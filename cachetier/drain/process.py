@@ -30,9 +30,11 @@ from cachetier.errors import StoppingError
 from cachetier.local.files.permissions import unfollowed
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.remote.base import ObjectStore
+from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.factory import Steering, open_store, steered_bucket
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
+from cachetier.remote.store_clock import StoreClock
 from cachetier.telemetry import log_format
 
 LOCK_NAME = "drain.lock"
@@ -108,7 +110,7 @@ def _drain(
     clock = SystemClock()
     concurrency = size.uploads + size.parts
     bandwidth = parsed_bandwidth(max_rate=orders.max_rate, windows=orders.windows)
-    stalls = StallWatch()
+    stalls, store_clock = StallWatch(), StoreClock()
     traffic = Traffic(concurrency, clock, bandwidth, size.parts, stalls.moved_bytes)
     steering = Steering(
         traffic.pace,
@@ -125,7 +127,7 @@ def _drain(
             settings,
             observe=traffic.observe,
             max_connections=concurrency + 1,
-            stalls=steering.stalls,
+            timeouts=Timeouts(stalls=steering.stalls, store_clock=store_clock),
             at_once=at_once,
         )
 
@@ -146,6 +148,7 @@ def _drain(
         traffic=traffic,
         size=size,
         open_store=of_bucket,
+        store_clock=store_clock,
     )
     _give_way(channel, signals, drain, courtesy)
     drain.run()

@@ -16,7 +16,8 @@ from cachetier_client.bucket_format.uploads import ETAG_KEY
 from cachetier_client.clock import Clock
 from cachetier_client.io.digests import joined, to_hex
 
-from cachetier.errors import CachetierError, IntegrityError, RemoteError
+from cachetier.drain.upload.deletions import MountDeletions
+from cachetier.errors import CachetierError, IntegrityError, RemoteError, RemoteRefusedError
 from cachetier.fsck.adopt_files import content_in
 from cachetier.fsck.findings import Finding, FindingKind, RepairOutcome
 from cachetier.local.catalog import object_repairs, objects
@@ -24,7 +25,8 @@ from cachetier.local.catalog.object_writes import NewObject, NewPiece
 from cachetier.local.identity import ObjectIdentity
 from cachetier.local.lost_and_found import LostAndFound, SetAside
 from cachetier.local.store import Store
-from cachetier.model.objects import NO_HEAD
+from cachetier.model.objects import NO_HEAD, Mount
+from cachetier.model.superseding import Stamp, Verdict, judge
 from cachetier.remote.mounted import MountBuckets
 
 _KIND = FindingKind.FILE_SET_ASIDE
@@ -52,6 +54,7 @@ class ObjectAdopter:
         self._lost = lost
         self._buckets = buckets
         self._clock = clock
+        self._deletions: dict[Mount, MountDeletions] = {}
         self.unanswered = False
 
     def all(self, say: Callable[[str], None]) -> Iterator[RepairOutcome]:
@@ -71,8 +74,9 @@ class ObjectAdopter:
         newest = self._store.read(objects.current, first.run, first.key)
         if newest is not None and (newest.etag == first.etag or newest.committed_at >= first.at):
             return "the catalog has it, or what came after it"
-        if self._is_shown(first):
-            return "its bucket shows it"
+        made_up, doubt = self._made_up_for(first)
+        if made_up is not None:
+            return made_up
         contents = self._contents(lost)
         sizes = tuple(content.size_bytes for content in contents)
         digest = joined((content.digest, content.size_bytes) for content in contents)
@@ -84,18 +88,45 @@ class ObjectAdopter:
             sum(sizes),
             digest,
             sizes if first.upload_id is not None else (),
+            acknowledged_at=first.acknowledged_at,
+            stamped=first.follows + 1,
         )
         if first.upload_id is not None and not whole.etag.startswith(to_hex(whole.digest)):
             raise IntegrityError("the files of its upload are not those that it was made of")
         self._adopt(lost, whole, contents)
         lacks = "" if first.head is not None else "; its headers and metadata are lost"
-        return f"it is dirty again: the drain brings it to its bucket{lacks}"
+        return f"it is dirty again: the drain brings it to its bucket{lacks}{doubt}"
 
-    def _is_shown(self, first: ObjectIdentity) -> bool:
+    def _made_up_for(self, first: ObjectIdentity) -> tuple[str | None, str]:
+        """Return why an object is not needed, None if it is; and what nobody could say of that.
+
+        A file knows what came before it. Whatever else of this directory lies under its key came
+        later, or beside it.
+        """
         if self._buckets is None:
             raise IntegrityError("its bucket was not asked; leave out --local")
-        info = self._buckets.of(first.run).objects.head(first.key)
-        return info is not None and info.metadata.get(ETAG_KEY) == first.etag
+        mount, store = self._buckets.mount(first.run), self._buckets.of(first.run).objects
+        ours = Stamp(self._store.store_id, first.follows + 1, first.acknowledged_at)
+        try:
+            info = store.head(first.key)
+            if info is not None and info.metadata.get(ETAG_KEY) == first.etag:
+                return "its bucket shows it", ""
+            if (
+                info is not None
+                and judge(ours, Stamp.of(info), replaces=False) is Verdict.SUPERSEDED
+            ):
+                return "its bucket has something newer", ""
+            if mount not in self._deletions:
+                found = MountDeletions(store, mount.prefix, self._buckets.store_clock)
+                self._deletions[mount] = found
+            age_seconds = self._clock.now() - first.at
+            if self._deletions[mount].covers(ours, first.key, age_seconds):
+                return "its key was deleted since", ""
+        except RemoteRefusedError:
+            raise
+        except RemoteError:
+            return None, "; the bucket did not answer, so the drain looks whether it is needed"
+        return None, ""
 
     def _contents(self, lost: LostObject) -> list[Content]:
         """Describe the pieces.

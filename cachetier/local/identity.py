@@ -53,6 +53,8 @@ class ObjectIdentity:
         pieces: Of the whole object, which this is the first of; 0 where the file cannot say.
         etag: Of the whole object, where ``pieces`` is not 0.
         head: Of the whole object, likewise; None as well where it did not fit.
+        follows: The highest version that was acknowledged before the object's last byte came.
+        acknowledged_at: In the clock of the bucket's store; None where that was not known.
     """
 
     store_id: str
@@ -66,6 +68,8 @@ class ObjectIdentity:
     pieces: int = 0
     etag: str | None = None
     head: Head | None = None
+    follows: int = 0
+    acknowledged_at: float | None = None
 
     @property
     def mark(self) -> FileMark:
@@ -83,6 +87,8 @@ class ObjectIdentity:
             "pieces": self.pieces,
             "etag": self.etag,
             "head": None if self.head is None else self.head.as_text(),
+            "follows": self.follows,
+            "acknowledged_at": self.acknowledged_at,
         }
         identity = {
             "store": self.store_id,
@@ -111,6 +117,8 @@ class ObjectIdentity:
                 int(of_object.get("pieces", 0)),
                 of_object.get("etag"),
                 Head.of_text(of_object["head"]) if "head" in of_object else None,
+                int(of_object.get("follows", 0)),
+                None if (at := of_object.get("acknowledged_at")) is None else float(at),
             )
         except (ValueError, KeyError, TypeError, AttributeError):
             return None

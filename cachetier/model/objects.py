@@ -31,6 +31,7 @@ OBJECT_PART_LIMIT = 10_000
 PART_MINIMUM_BYTES = 5 << 20  # of every part but the last
 UPLOAD_EXPIRES_SECONDS = 7 * 86_400.0
 SAVE_ID = "objects"  # of a mount's one save
+OUR_METADATA = "cachetier-"  # what the names of all metadata begin with that is the service's own
 # S3 keeps these for whoever reads an object; our own names of them are in lower case.
 CONTENT_HEADERS = (
     "cache-control",
@@ -167,6 +168,11 @@ class ObjectVersion:
         remote_etag: What the bucket calls it, once it is there; empty for a deletion.
         epoch: Of other nodes' order, which it belongs to.
         waits: What it waits for at other nodes; see ``Ordering`` of ``objects.ordering``.
+        acknowledged_at: By the clock of the bucket's store; None where that was not known.
+        conditional: The client said what it may replace.
+        stamped: The version that its stamp names, where that is not its own: it was taken back
+            from a file, which knew only what had come before it.
+        request: Of a deletion that the bucket has no record of: the first of those deleted with it.
     """
 
     version: int
@@ -186,6 +192,10 @@ class ObjectVersion:
     remote_etag: str | None = None
     epoch: str | None = None
     waits: str | None = None
+    acknowledged_at: float | None = None
+    conditional: bool = False
+    stamped: int | None = None
+    request: int | None = None
 
     @property
     def shown(self) -> bool:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY, ObjectInfo
+from cachetier_client.bucket_format.uploads import ETAG_KEY, ObjectInfo
 from cachetier_client.io import digests
 
 from cachetier.errors import RemoteDigestError
 from cachetier.model.levels import Level
-from cachetier.model.objects import Head
+from cachetier.model.objects import OUR_METADATA, Head
 from cachetier.objects.base import Found
 from cachetier.remote.base import ObjectStore
 from cachetier.restore.link import Link
 
 RANGE_BYTES = 4 << 20
 
-_OURS = (ETAG_KEY, DIGEST_KEY)
-
 
 def found_there(info: ObjectInfo) -> Found:
     """Describe an object as the bucket has it, under the ETag that a door gave it, if one did."""
-    metadata = {name: value for name, value in info.metadata.items() if name not in _OURS}
+    metadata = {
+        name: value for name, value in info.metadata.items() if not name.startswith(OUR_METADATA)
+    }
     return Found(
         info.key,
         info.size_bytes,

@@ -22,6 +22,7 @@ from cachetier.local.store import Outcome, Record, Staged, Store
 from cachetier.model.objects import Mode, Mount
 from cachetier.model.shard import INLINE_BYTES
 from cachetier.notifier import Changes
+from cachetier.remote.store_clock import StoreClock
 
 Kept = TypeVar("Kept", bound=Outcome)
 Checked = TypeVar("Checked")
@@ -31,9 +32,17 @@ class ObjectIntake:
     """Takes in bytes for mounts, and promises nothing before they are synced. Thread-safe."""
 
     def __init__(
-        self, store: Store, admission: Admission, shares: Shares, changes: Changes, clock: Clock
+        self,
+        store: Store,
+        admission: Admission,
+        shares: Shares,
+        changes: Changes,
+        clock: Clock,
+        store_clock: StoreClock | None = None,
     ) -> None:
+        """Take in bytes for ``store``; ``store_clock`` is that of the mounts' buckets."""
         self.store = store
+        self.store_clock = store_clock or StoreClock()
         self.changes = changes
         self.clock = clock
         self._admission = admission
@@ -123,6 +132,11 @@ class ObjectIntake:
         return self._shares.begin_inline(
             mount.run, size_bytes, timeout_seconds, begin, lambda _kept: size_bytes
         )()
+
+    def acknowledged(self, version: int, at: float | None) -> None:
+        """Remember when a version was acknowledged, if ``at`` does not say so already."""
+        if at is None:
+            self.store_clock.acknowledged(version)
 
     def write(self, mount: Mount, record: Record[Kept]) -> Kept:
         """Record what brings no bytes."""

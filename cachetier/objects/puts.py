@@ -75,7 +75,7 @@ class ObjectPuts:
     ) -> PutAnswer:
         condition = self._intake.checked(bytes_of, lambda: self.condition(mount, put))
         etag = etag_of(content.digest, nonce(), md5=put.md5)
-        piece = piece_of(content, bytes_of)
+        piece, at = piece_of(content, bytes_of), self._intake.store_clock.now()
 
         def mark() -> FileMark:
             of_bytes = content.size_bytes, content.digest, self._intake.clock.now()
@@ -84,16 +84,19 @@ class ObjectPuts:
                 pieces=1,
                 etag=etag,
                 head=put.head,
+                follows=put.follows,
+                acknowledged_at=at,
             ).mark
 
         with self._ordering.before_commit(mount, [put.key]) as place:
-            new = _new_object(mount, put, content, etag, place)
+            new = replace(_new_object(mount, put, content, etag, place), acknowledged_at=at)
             committed = self._intake.commit(
                 *(mount, bytes_of, content, timeout_seconds, mark),
                 lambda sql, now: object_writes.commit_object(
                     sql, mount.run, new, piece, condition, now
                 ),
             )
+        self._intake.acknowledged(committed.version, at)
         return answer_of(committed, place)
 
     def delete(self, mount: Mount, keys: Sequence[str]) -> list[PutAnswer]:
@@ -102,13 +105,18 @@ class ObjectPuts:
             check_key(mount, key)
         with self._ordering.before_commit(mount, keys) as place:
             places = [place.of(mount, key) for key in keys]
+            at = self._intake.store_clock.now()
+            gone = NewObject("", NO_HEAD, 0, "", 0, 0, deleted=True, acknowledged_at=at)
             deletions = [
-                NewObject(key, NO_HEAD, 0, "", 0, 0, deleted=True, epoch=epoch, waits=waits)
+                replace(gone, key=key, epoch=epoch, waits=waits)
                 for key, (epoch, waits) in zip(keys, places, strict=True)
             ]
             deleted: DeletedKeys = self._intake.write(
                 mount, lambda sql, now: object_writes.delete_keys(sql, mount.run, deletions, now)
             )
+        for each in deleted.versions:
+            if not each.repeated:
+                self._intake.acknowledged(each.version, at)
         return [answer_of(each, place) for each in deleted.versions]
 
     def wait(self, mount: Mount, version: int, level: Level, timeout_seconds: float) -> None:
@@ -135,8 +143,7 @@ class ObjectPuts:
         refuse_read_only(mount)
         check_key(mount, put.key)
         condition = Condition(put.if_absent, put.if_match)
-        asks = put.if_absent or put.if_match is not None
-        if not asks or self._store.read(objects.current, mount.run, put.key) is not None:
+        if not condition.asks or self._store.read(objects.current, mount.run, put.key) is not None:
             return condition
         return replace(condition, looked=self._look(mount, put.key))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 
-from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.bucket_format.uploads import ETAG_KEY, ObjectInfo
 from cachetier_client.clock import Clock
 from cachetier_client.io.digests import BLOCK_BYTES
 
@@ -21,8 +21,10 @@ from cachetier.errors import IntegrityError, NoSuchKeyError, NotFoundError, Remo
 from cachetier.local.catalog import object_reads, objects
 from cachetier.local.store import Store
 from cachetier.model.levels import Level
+from cachetier.model.lifecycle import ShardState
 from cachetier.model.objects import Mount, ObjectVersion
 from cachetier.model.shard import Shard
+from cachetier.model.superseding import Stamp, Verdict, judge
 from cachetier.objects import listing
 from cachetier.objects.base import Found, OpenedObject, Page, Piece
 from cachetier.objects.foreign import BucketBytes, found_there
@@ -110,8 +112,11 @@ class ObjectReads:
                 raise _no_such_key(mount, key)
             if known is not None and len(known[1]) < known[0].pieces:
                 continue  # it was replaced between two looks
-            if known is not None and (not known[0].shown or self._still_shown(known[0])):
+            if known is not None and known[0].shown and self._still_shown(known[0]):
                 return known
+            if known is not None and not known[0].shown:
+                made_up = self._made_up_for(known[0]) if _is_damaged(known[1]) else None
+                return made_up or known
             info = self._mounted.look(mount.run, key)
             if known is not None and not self._lets_go(known[0], info):
                 continue
@@ -129,6 +134,22 @@ class ObjectReads:
         except RemoteError:
             self._absences.note(version.run)
             return True
+
+    def _made_up_for(self, version: ObjectVersion) -> ObjectInfo | None:
+        """Return what the bucket has in the place of a version whose bytes are damaged here.
+
+        That is the version itself, or something newer; the drain lets ours go then.
+        """
+        info = self._mounted.look(version.run, version.key)
+        stamp = Stamp(
+            self._store.store_id, version.stamped or version.version, version.acknowledged_at
+        )
+        if info is None or info.metadata.get(ETAG_KEY) == version.etag:
+            return info
+        replaces = info.etag == version.base
+        return (
+            info if judge(stamp, Stamp.of(info), replaces=replaces) is Verdict.SUPERSEDED else None
+        )
 
     def _lets_go(self, version: ObjectVersion, info: ObjectInfo | None) -> bool:
         """Return whether the bucket has something else than a version that is the newest here."""
@@ -152,12 +173,16 @@ class ObjectReads:
             yield
         except IntegrityError as error:
             place = self._store.read(object_reads.place_of, piece)
-            if place is not None and place.version.shown:
-                self._mounted.forget_look(place.version)
-                if not self._mounted.shows(place.version):
-                    message = f"{place.version.key} was replaced in the bucket: read it again"
-                    raise NotFoundError(message, **place.version.context) from error
+            if place is not None and self._is_made_up_for(place.version):
+                message = f"{place.version.key} was replaced in the bucket: read it again"
+                raise NotFoundError(message, **place.version.context) from error
             raise
+
+    def _is_made_up_for(self, version: ObjectVersion) -> bool:
+        if not version.shown:
+            return self._made_up_for(version) is not None
+        self._mounted.forget_look(version)
+        return not self._mounted.shows(version)
 
     # --- listings --------------------------------------------------------------------------------
 
@@ -207,6 +232,10 @@ class OpenedPiece:
         with self.guarded():
             self.reader.fill(number, block)
         return block
+
+
+def _is_damaged(pieces: Sequence[Shard]) -> bool:
+    return any(each.state is ShardState.QUARANTINED for each in pieces)
 
 
 def _found_here(version: ObjectVersion, pieces: Sequence[Shard] = ()) -> Found:

@@ -111,6 +111,7 @@ class ObjectUploads:
                 epoch,
                 waits,
                 put.head.checksums,
+                self._intake.store_clock.now(),
             )
             planned = self._store.read(object_uploads.planned, mount.run, upload_id, completion)
             first = None
@@ -123,6 +124,8 @@ class ObjectUploads:
                     sql, mount.run, upload_id, completion, condition, first, now
                 ),
             )
+        if not committed.repeated:
+            self._intake.acknowledged(committed.version, completion.acknowledged_at)
         return answer_of(committed, place)
 
     def abort_upload(self, mount: Mount, key: str, upload_id: str) -> None:
@@ -176,6 +179,8 @@ class ObjectUploads:
             pieces=0 if whole is None else len(whole.part_sizes),
             etag=None if whole is None else whole.etag,
             head=None if whole is None else whole.head,
+            follows=0 if whole is None else whole.follows,
+            acknowledged_at=None if whole is None else whole.acknowledged_at,
         )
 
 

@@ -39,6 +39,7 @@ from botocore.session import Session
 from cachetier.errors import ConfigError
 from cachetier.remote.boto_errors import in_a_line
 from cachetier.remote.stall_guard import StallWatch
+from cachetier.remote.store_clock import StoreClock
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -54,6 +55,7 @@ PROGRAM_SECONDS = 60.0  # one may ask somebody else; calls that need its answer 
 # A parameter of calls beside botocore's: content headers, sent as they are. botocore would
 # take an ``Expires`` apart, and refuse what is no date, though S3 keeps it.
 HEADERS = "CachetierHeaders"
+ASKED = "CachetierAsked"  # when, by the store clock's own
 
 _SOURCE = "Mend the program, profile or agent that the AWS configuration takes credentials from."
 _SETTINGS = "Correct the remote's settings, or the AWS profile and files that they lead to."
@@ -70,11 +72,15 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long to wait for a connection, and for a call that ``stalls`` sees not get on."""
+    """How long to wait for a connection, and for a call that ``stalls`` sees not get on.
+
+    ``store_clock`` hears the date of every answer.
+    """
 
     connect_seconds: float = 10.0
     read_seconds: float = 30.0
     stalls: StallWatch = field(default_factory=StallWatch, compare=False)
+    store_clock: StoreClock = field(default_factory=StoreClock, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,8 @@ def connect(
         ConfigError: The endpoint is no URL, the AWS profile does not exist, whoever is to give
             credentials fails, or the certificates to trust cannot be read.
     """
-    config = _config("path" if endpoint else "auto", max_connections, timeouts or Timeouts())
+    timeouts = timeouts or Timeouts()
+    config = _config("path" if endpoint else "auto", max_connections, timeouts)
     try:
         session = _session(credentials)
         client = session.create_client(
@@ -121,6 +128,7 @@ def connect(
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-parameter-build.s3", _take_headers)
     client.meta.events.register("before-call.s3", _send_headers)
+    _hear_dates(client, timeouts.store_clock)
     if endpoint:
         client.meta.events.register("before-call.s3", _follow_no_redirect)
     return cast("S3Client", client)
@@ -330,6 +338,21 @@ def _take_headers(params: dict[str, Any], context: dict[str, Any], **_: object) 
 
 def _send_headers(params: dict[str, Any], context: dict[str, Any], **_: object) -> None:
     params["headers"].update(context.get(HEADERS, {}))
+
+
+def _hear_dates(client: Any, store_clock: StoreClock) -> None:
+    """Let ``store_clock`` hear the date of every answer; one that a cache kept tells nothing."""
+
+    def ask(context: dict[str, Any], **_: object) -> None:
+        context[ASKED] = store_clock.own()
+
+    def hear(response_dict: dict[str, Any] | None, context: dict[str, Any], **_: object) -> None:
+        headers = response_dict["headers"] if response_dict else {}
+        if ASKED in context and "age" not in headers:
+            store_clock.heard(headers.get("date"), context[ASKED])
+
+    client.meta.events.register("before-call.s3", ask)
+    client.meta.events.register("response-received.s3", hear)
 
 
 def _follow_no_redirect(context: dict[str, Any], **_: object) -> None:

@@ -21,6 +21,7 @@ from cachetier.remote.retrying import ASKING, RetryingObjectStore, RetryPolicy
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
+from cachetier.remote.store_clock import StoreClock
 from cachetier.remote.turns import AT_ONCE, Turns
 from cachetier.remote.wrapped import MeasuredObjectStore, Observe
 
@@ -33,7 +34,6 @@ def open_store(
     *,
     observe: Observe | None = None,
     max_connections: int = MAX_CONNECTIONS,
-    stalls: StallWatch | None = None,
     timeouts: Timeouts | None = None,
     at_once: bool = False,
 ) -> ObjectStore:
@@ -43,7 +43,7 @@ def open_store(
     made: without the profile, say, or while a program that gives credentials fails. With
     ``at_once`` a client is made here, if that can be done.
     """
-    timeouts = timeouts or Timeouts(stalls=stalls or StallWatch())
+    timeouts = timeouts or Timeouts()
     store = RenewedObjectStore(
         lambda: S3ObjectStore(
             settings.bucket,
@@ -94,10 +94,15 @@ def open_remote(
     *,
     policy: RetryPolicy = ASKING,
     max_connections: int = MAX_CONNECTIONS,
+    store_clock: StoreClock | None = None,
 ) -> Bucket:
-    """Return the checkpoints of a remote: paced, and retried as ``policy`` says."""
+    """Return the checkpoints of a remote: paced, and retried as ``policy`` says.
+
+    ``store_clock`` hears the dates of its answers.
+    """
     stalls = StallWatch()
-    store = open_store(settings, max_connections=max_connections, stalls=stalls)
+    timeouts = Timeouts(stalls=stalls, store_clock=store_clock or StoreClock())
+    store = open_store(settings, max_connections=max_connections, timeouts=timeouts)
     pace = Pace(AT_ONCE, FIRST_AT_ONCE, moved=stalls.moved_bytes, fraction=random.random)
     # Twice, so that those that wait let the concurrency be found; not all of them, as a call that
     # waits for its turn spends what time it has for being repeated.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from cachetier_client.clock import Clock
 from cachetier_client.units import counted
 
-from cachetier.errors import RemoteRefusedError
+from cachetier.errors import CachetierError, RemoteRefusedError
 from cachetier.ingest.admission import Admission
 from cachetier.ingest.shares import Shares
 from cachetier.local.catalog import objects
@@ -60,11 +62,25 @@ def objects_of(  # noqa: PLR0913 - what they are put together of
         info = mounted.look(mount.run, key)
         return InBucket() if info is None else InBucket(found_there(info).etag, info.etag)
 
-    intake = ObjectIntake(store, admission, shares, changes, clock)
+    store_clock = mounted.buckets.store_clock
+    intake = ObjectIntake(store, admission, shares, changes, clock, store_clock)
     puts = ObjectPuts(intake, ordering, look, hurry)
     uploads = ObjectUploads(intake, ordering, puts)
     reads = ObjectReads(store, restore, mounted, restore.link, clock)
     return NodeObjects(mounted.buckets.mounts, intake, puts, uploads, reads)
+
+
+def ask_time_of(bucket: ObjectStore) -> None:
+    """Ask the store for its time, which its answers tell: the first put has to be stamped.
+
+    Nobody waits for it, as the store may be away.
+    """
+
+    def ask() -> None:
+        with suppress(CachetierError):
+            bucket.check()
+
+    threading.Thread(target=ask, name="store-time", daemon=True).start()
 
 
 def unmounted_warnings(store: Store, mounts: Sequence[Mount]) -> list[str]:

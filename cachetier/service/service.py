@@ -54,13 +54,14 @@ from cachetier.reclaim.retention import Retention
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
 from cachetier.remote.mounted import MountBuckets
+from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.fill import Room
 from cachetier.restore.missing import MissingObjects
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore
 from cachetier.restore.whole_steps import WholeSteps
-from cachetier.service.objects import objects_of, ordering_of, unmounted_warnings
+from cachetier.service.objects import ask_time_of, objects_of, ordering_of, unmounted_warnings
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import (
     cluster_of,
@@ -113,7 +114,8 @@ class Service:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._remote = remote_settings(settings)
-        self._bucket = bucket or open_remote(self._remote)
+        self._store_clock = StoreClock()
+        self._bucket = bucket or open_remote(self._remote, store_clock=self._store_clock)
         self._replica_settings = replica_settings(settings)
         refuse_own_door(settings, (self._remote, *self._replica_settings))
         self._replicas = [Remote(each.name, open_remote(each)) for each in self._replica_settings]
@@ -156,6 +158,8 @@ class Service:
             undo.callback(lambda: self._pending_seals.stop(ROUND_SECONDS))
             self._housekeeping.start()
             undo.callback(lambda: self._housekeeping.stop(ROUND_SECONDS))
+            if self.objects.mounts:
+                ask_time_of(self._bucket.objects)
             self._ordering.start()
             undo.callback(lambda: self._ordering.stop(ROUND_SECONDS))
             self.store.open_files.start()
@@ -269,9 +273,10 @@ class Service:
         def opened(name: str) -> Bucket:
             if name == self._remote.bucket:
                 return self._bucket
-            return open_remote(replace(self._remote, bucket=name, prefix=""))
+            settings = replace(self._remote, bucket=name, prefix="")
+            return open_remote(settings, store_clock=self._store_clock)
 
-        return MountBuckets(self._settings.s3_mounts, opened)
+        return MountBuckets(self._settings.s3_mounts, opened, self._store_clock)
 
     def _keeps_restored(self) -> bool:
         settings, space = self._settings, self.store.space
@@ -443,7 +448,8 @@ class Service:
         self, store: Store, changes: Changes, incidents: Incidents, metrics: Metrics
     ) -> Drain:
         remotes = (self._remote, *self._replica_settings)
-        return open_drains(self._settings, remotes, store, changes, incidents, self._clock, metrics)
+        shared = store, changes, incidents, self._clock, metrics, self._store_clock
+        return open_drains(self._settings, remotes, *shared)
 
     def _write_through(self) -> OpenRemoteStage:
         return WriteThrough(

@@ -38,6 +38,7 @@ from cachetier.parsers import is_loopback
 from cachetier.reclaim.evict import Evictor
 from cachetier.remote.boto_client import DEFAULT_REGION, endpoint_of_profile
 from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.restore import RestoreListener
 from cachetier.steps.incidents import Incidents
 from cachetier.telemetry import events
@@ -117,14 +118,18 @@ def open_drains(
     incidents: Incidents,
     clock: Clock,
     metrics: Metrics,
+    store_clock: StoreClock,
 ) -> Drain:
-    """Return a drain to each of ``remotes``, of which the first is the durable one."""
+    """Return a drain to each of ``remotes``, of which the first is the durable one.
+
+    ``store_clock`` is that one's.
+    """
 
     def supervisor(drain: DrainSettings, phases: Phases | None = None) -> Supervisor:
         return Supervisor(store, changes, incidents, clock, drain, metrics=metrics, phases=phases)
 
     durable, *replicas = remotes
-    first = supervisor(drain_settings(settings, durable))
+    first = supervisor(replace(drain_settings(settings, durable), store_clock=store_clock))
     if not replicas:
         return first
     phases = first.queue.phases

@@ -41,6 +41,7 @@ def points_of_service(now: ServiceSnapshot) -> Mapping[str, Points]:
         "published": sum(drain.published_steps for _, drain in drains[:1]),
         "drained_objects": sum(drain.drained_objects for _, drain in drains[:1]),
         "object_conflicts": sum(drain.object_conflicts for _, drain in drains[:1]),
+        "objects_superseded": sum(drain.objects_superseded for _, drain in drains[:1]),
         "drain_restarts": sum(drain.restarts for _, drain in drains),
         "drain_slowed_seconds": sum(drain.slowed_seconds for _, drain in drains),
     }

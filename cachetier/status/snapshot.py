@@ -14,7 +14,7 @@ from typing import Any
 from cachetier_client.clock import Clock
 
 from cachetier.drain.serve.stats import DrainSnapshot
-from cachetier.local.catalog.exposure_queries import MountTotals
+from cachetier.local.catalog.exposure_queries import MountTotals, SupersededObject
 from cachetier.local.catalog.node_totals import NodeTotals, Owed, node_totals
 from cachetier.local.catalog.replica_queries import Lag
 from cachetier.local.open_files import Lent
@@ -65,7 +65,8 @@ class MountExposure:
 
     ``objects`` are acknowledged and not visible in the bucket yet, deletions among them, the oldest
     of them since ``exposure_seconds``; about ``conflicts`` of them a person has to decide.
-    ``dirty_bytes`` are theirs, and those of uploads that are not complete.
+    ``dirty_bytes`` are theirs, and those of uploads that are not complete. ``superseded`` are the
+    last that the bucket never shows, as something newer was put there, or deleted.
     """
 
     mount: str
@@ -73,6 +74,7 @@ class MountExposure:
     dirty_bytes: int
     exposure_seconds: float
     conflicts: int
+    superseded: tuple[SupersededObject, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,8 @@ def snapshot_of(store: Store, clock: Clock, service: ServiceSnapshot) -> NodeSna
 def _of_mount(mount: MountTotals, now: float) -> MountExposure:
     age_seconds = 0.0 if mount.oldest_at is None else max(0.0, now - mount.oldest_at)
     size_bytes = mount.dirty.size_bytes
-    return MountExposure(mount.name, mount.objects, size_bytes, age_seconds, mount.conflicts)
+    counted = mount.objects, size_bytes, age_seconds, mount.conflicts
+    return MountExposure(mount.name, *counted, mount.superseded)
 
 
 def _progress(drain: DrainSnapshot, owed: Owed, started_at: float, now: float) -> RemoteProgress:

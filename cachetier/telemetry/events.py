@@ -198,6 +198,9 @@ OBJECT_SHOWN = _debug(
 OBJECT_CONFLICT = _error(
     "object.conflict", "a person must decide about an object of %(run)s: %(reason)s", "name"
 )
+OBJECT_SUPERSEDED = _warning(
+    "object.superseded", "%(name)s of %(run)s is not written to its bucket: %(reason)s"
+)
 MARKER_RELEASED = _warning(
     "marker.released",
     "%(run)s %(name)s waits no more for what other nodes put before it",

@@ -221,6 +221,11 @@ _DRAIN = (
         status="drain.object_conflicts",
     ),
     _counter(
+        "objects_superseded",
+        "Objects of the S3 door that were not written, as something newer was put or deleted.",
+        status="drain.objects_superseded",
+    ),
+    _counter(
         "saved_bytes", "Bytes of drained shards that compression kept from being sent.", "remote"
     ),
     _counter(

@@ -20,7 +20,7 @@ from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, DrainLink
 from cachetier.drain.messages import AnyRequest, DrainOrders, Size
-from cachetier.drain.object_worker import ObjectWorker
+from cachetier.drain.object_worker import ObjectWorker, Stamps
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.publish import publisher
 from cachetier.drain.publish.publisher import Publisher
@@ -45,6 +45,7 @@ from cachetier.notifier import Changes
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.store_clock import StoreClock
 from cachetier.steps.incidents import Incidents
 
 REMOTE = DURABLE
@@ -85,9 +86,11 @@ class RealDrain:
         clock: Clock,
         mounts: Sequence[Mount] = (),
         stores: Mapping[str, ObjectStore] | None = None,
+        store_clock: StoreClock | None = None,
     ) -> None:
         self._mounts = mounts
         self._stores = stores or {}
+        self._store_clock = store_clock or StoreClock()
         self._store = store
         self._bucket = bucket
         self._clock = clock
@@ -180,11 +183,13 @@ class RealDrain:
             DurableRemoteState(self._store, REMOTE),
             packing=True,
             mounts={mount.run: mount for mount in self._mounts},
+            store_clock=self._store_clock,
         )
         return Dispatcher(context, ORDERS)
 
     def _make_worker(self, channel: AskingEnd) -> Worker:
         claim, buffers = StoreClaimer(channel, self._bucket, self._store.store_id), Buffers()
+        stamps = Stamps(self._store.store_id, self._store_clock, self._clock.now)
         context = UploadContext(
             self._bucket.objects,
             buffers,
@@ -199,5 +204,5 @@ class RealDrain:
             RemoteHealth(lambda: None, lambda _health: None, self._clock),
             claim,
             packs=PackSender(channel, self._bucket, buffers, claim.identity),
-            objects=ObjectWorker(channel, self._stores.__getitem__, context),
+            objects=ObjectWorker(channel, self._stores.__getitem__, context, stamps=stamps),
         )

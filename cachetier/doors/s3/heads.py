@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
 from cachetier.doors.s3.errors import refused
-from cachetier.model.objects import CONTENT_HEADERS, Head
+from cachetier.model.objects import CONTENT_HEADERS, OUR_METADATA, Head
 
-METADATA_LIMIT_BYTES = 2048 - 128  # S3's own, less what two entries of ours take
+METADATA_LIMIT_BYTES = 2048 - 320  # S3's own, less what the entries of ours take
 CONTENT_LIMIT_BYTES = 4096  # S3 takes 8 KiB of headers, the signature and metadata among them
 _META = "x-amz-meta-"
-_OURS = "cachetier-"
 _CHUNKED = "aws-chunked"
 
 
@@ -38,8 +37,10 @@ def head_of(headers: Mapping[str, str], checksums: Mapping[str, str] | None = No
     for name, value in (*kept.items(), *metadata.items()):
         if not (name + value).isascii() or not value.isprintable():
             raise refused("InvalidArgument", f"{name!a} is not of printable ASCII characters")
-    if any(name.startswith(_OURS) for name in metadata):
-        raise refused("InvalidArgument", f"metadata that begins with {_OURS} is the service's own")
+    if any(name.startswith(OUR_METADATA) for name in metadata):
+        raise refused(
+            "InvalidArgument", f"metadata that begins with {OUR_METADATA} is the service's own"
+        )
     return Head(kept, metadata, dict(checksums or {}))
 
 

@@ -18,6 +18,7 @@ from cachetier.model.checkpoint import Save
 from cachetier.model.objects import Mount
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
+from cachetier.remote.store_clock import StoreClock
 from cachetier.steps.incidents import Incidents
 
 
@@ -26,7 +27,8 @@ class DrainContext:
     """Everything on the side of ``serve``, for one remote.
 
     ``packing``: small shards of a rank go there together. ``mounts`` are those of the S3 door whose
-    objects go to the remote's server, by what the catalog calls them.
+    objects go to the remote's server, by what the catalog calls them; ``store_clock`` is that
+    server's.
     """
 
     store: Store
@@ -38,6 +40,7 @@ class DrainContext:
     remote_state: RemoteState
     packing: bool = False
     mounts: Mapping[str, Mount] = field(default_factory=dict)
+    store_clock: StoreClock = field(default_factory=StoreClock)
 
     def shard(self, version: int) -> Shard:
         """Return a shard, or raise NotFoundError."""

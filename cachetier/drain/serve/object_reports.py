@@ -33,23 +33,32 @@ class ObjectReports:
         self._store = context.store
         self._remote = context.remote_state.remote
         self._stats = context.stats
+        self._clock = context.store_clock
 
     def answer(self, request: ObjectRequest) -> object:
         """Do what ``request`` asks, and return the reply that it names."""
         match request:
             case messages.OpenObject():
+                self._clock.learn(request.clock)
                 return replied(request, self._open(request.version))
-            case messages.ObjectLookedAt():
-                self._store.write(object_writes.record_base, request.version, request.base)
             case messages.ObjectShown():
                 self._shown(request)
+            case messages.ObjectSuperseded():
+                self._superseded(request)
             case messages.ObjectConflict():
                 version = self._version(request.version)
                 if request.refused:
                     what = f"the bucket does not take {version.key}: {request.message}"
                     self._conflict(version, RemoteRefusedError.code, what, _REFUSED)
+                elif request.damaged:
+                    what = f"{version.key} is damaged on this node: the bucket never shows it"
+                    self._conflict(version, IntegrityError.code, what)
                 else:
                     self._conflict(version, PreconditionFailedError.code, request.message)
+            case messages.OwnVersionSeen():
+                self._store.write(object_writes.raise_versions, request.seen)
+            case messages.DeletionsRecorded():
+                self._store.write(object_writes.record_deletions_recorded, request.request)
             case _:
                 assert_never(request)
         return None
@@ -64,13 +73,13 @@ class ObjectReports:
     def _open(self, number: int) -> LocalObject:
         version = self._version(number)
         pieces = self._store.read(objects.pieces_of, number)
-        if not _is_sound(version, pieces):
-            what = f"{version.key} is damaged on this node: the bucket never shows it"
-            self._conflict(version, IntegrityError.code, what)
-            raise NotFoundError(what)
         progress = self._store.read(
             queries.progress_of, pieces[0].version if pieces else 0, self._remote
         )
+        request, deletions = version.request, {}
+        if request is not None:
+            deletions = self._store.read(objects.deleted_with, request)
+        at = version.acknowledged_at
         return LocalObject(
             version.deleted,
             version.etag,
@@ -83,6 +92,14 @@ class ObjectReports:
             ),
             progress.upload_id,
             progress.part_bytes,
+            self._context.mounts[version.run].prefix,
+            version.stamped or version.version,
+            self._clock.acknowledged_at(number) if at is None else at,
+            version.committed_at,
+            version.conditional,
+            not _is_sound(version, pieces),
+            request,
+            deletions,
         )
 
     def _shown(self, request: messages.ObjectShown) -> None:
@@ -93,26 +110,37 @@ class ObjectReports:
                 object_writes.record_shown, version.version, request.etag, self._remote, now
             )
         except ForbiddenTransitionError:
-            # A reader met damage meanwhile: the bucket has the bytes, and this node cannot say so.
-            what = f"{version.key} is damaged on this node, and sound in the bucket"
-            self._conflict(version, IntegrityError.code, what)
+            # A reader met damage meanwhile, and the bucket has the bytes.
+            why = "the bucket has it, and its bytes here are damaged"
+            self._superseded(messages.ObjectSuperseded(version.version, why))
             return
         self._store.drop(removed)
         self._stats.shown(version, request.seconds, request.phases)
         self._context.changes.ring()
 
+    def _superseded(self, request: messages.ObjectSuperseded) -> None:
+        version = self._version(request.version)
+        now = self._context.clock.now()
+        self._store.drop(
+            self._store.write(object_writes.record_superseded, version.version, request.reason, now)
+        )
+        self._stats.superseded(version, request.reason)
+        self._context.changes.ring()
+
     def _conflict(
         self, version: ObjectVersion, code: str, message: str, ours: str = _REPLACED
     ) -> None:
-        """Let a person decide about a version: what follows it waits until then."""
+        """Let a person decide about a version: what follows it under its key waits until then."""
         mount = version.run.removeprefix(MOUNT_MARK)
         hint = (
-            f"What was put after it waits. Decide with `cachetier s3 keep ours {mount} KEY`, which "
-            f"{ours}, or `cachetier s3 keep theirs {mount} KEY`, which drops ours."
+            f"What is put under this key waits. Decide with `cachetier s3 keep ours {mount} KEY`, "
+            f"which {ours}, or `cachetier s3 keep theirs {mount} KEY`, which drops ours."
         )
         incident = IncidentRecord(code, message, hint, version.run, 0, version.key)
         now = self._context.clock.now()
-        self._store.write(object_writes.record_conflict, version.version, incident, now)
+        self._store.drop(
+            self._store.write(object_writes.record_conflict, version.version, incident, now)
+        )
         self._stats.object_conflict(version, message)
         self._context.announce()
 

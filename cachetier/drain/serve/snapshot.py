@@ -80,7 +80,7 @@ def mounts_to_show(
             continue
         limit = max(WINDOW_SHARDS, count) + blocked.get(number, 0)
         try:
-            unshown = tuple(store.read(objects.unshown_objects, number, limit))
+            unshown = tuple(store.read(objects.objects_to_show, number, limit))
             large = [each for each in unshown if goes_in_parts(each)]
             sent = store.read(object_drains.sent_ahead, large, remote_state.remote)
             held = store.read(order_notes.is_held, number)

@@ -107,6 +107,7 @@ class DrainSnapshot:
     last_error: dict[str, Any] | None = None
     conflicts: list[str] = field(default_factory=list)
     object_conflicts: int = 0
+    objects_superseded: int = 0
 
     @classmethod
     def unknown(cls, remote: str) -> DrainSnapshot:
@@ -315,6 +316,12 @@ class DrainStats:
         tell(log, events.OBJECT_CONFLICT, run=version.run, name=version.key, reason=message)
         with self._lock:
             self._now.object_conflicts += 1
+
+    def superseded(self, version: ObjectVersion, reason: str) -> None:
+        """Hear of a version that the bucket never shows, as something newer is there."""
+        tell(log, events.OBJECT_SUPERSEDED, run=version.run, name=version.key, reason=reason)
+        with self._lock:
+            self._now.objects_superseded += 1
 
     # --- saves -----------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ from cachetier.model.compression import UNCOMPRESSED, Rules
 from cachetier.model.objects import Mount
 from cachetier.notifier import Changes
 from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.store_clock import StoreClock
 from cachetier.steps.incidents import Incidents
 from cachetier.telemetry import events, log_format
 from cachetier.telemetry.events import tell
@@ -71,6 +72,7 @@ class DrainSettings:
     compression: Rules = UNCOMPRESSED
     packing: bool = False
     mounts: tuple[Mount, ...] = ()
+    store_clock: StoreClock = field(default_factory=StoreClock)
 
 
 def open_dispatcher(context: DrainContext, settings: DrainSettings) -> Dispatcher:
@@ -127,6 +129,7 @@ class Supervisor:
             _remote_state(store, settings.remote),
             settings.packing,
             {mount.run: mount for mount in settings.mounts},
+            settings.store_clock,
         )
         self._dispatcher = open_dispatcher(context, settings)
         self._changes = changes

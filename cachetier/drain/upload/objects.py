@@ -4,22 +4,24 @@ Its bytes go as they are, under the headers and the metadata that its client gav
 is not large goes in one conditional put; several pieces go as one upload part each, so that the
 object has the parts of the upload that it was, and none is read twice.
 
-A version replaces only what its *base* says, the ETag of what lay there before it. No condition
-protects an upload or a deletion, so what lies there is looked at first, and again before the parts
-become an object. Our own write, whose reply was lost, is recognised by the ETag that it bears.
+A version replaces only what is older than itself: see ``model.superseding``. No condition protects
+an upload or a deletion, so what lies there is looked at first, and again before the parts become an
+object. Our own write, whose reply was lost, is recognised by the stamp that it bears.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.bucket_format.uploads import (
     DIGEST_KEY,
     ETAG_KEY,
     SINGLE_PUT_BYTES,
+    STORE_KEY,
+    VERSION_KEY,
     ObjectInfo,
     UploadPartRange,
     upload_part_bytes_for,
@@ -38,9 +40,18 @@ from cachetier.errors import (
     StoppingError,
     UploadGoneError,
 )
+from cachetier.model.superseding import Stamp, Verdict, judge
 from cachetier.remote.base import IF_ABSENT, Condition, ObjectStore, UploadedPart, if_match
 
 NOTHING_THERE = ""
+
+
+class SupersededError(Exception):
+    """Something newer than a version lies under its key, or was deleted there."""
+
+
+class RefusedKeyError(ConflictError):
+    """The bucket has nothing under a key, and takes nothing there all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +65,11 @@ class PieceToSend:
 
 @dataclass(frozen=True, slots=True)
 class ObjectTarget:
-    """What is to lie under a key, and over what: ``base`` is None where nobody has looked yet."""
+    """What is to lie under a key, and over what: ``base`` is None where that is not known.
+
+    ``conditional``: the client said what it may replace. ``saw`` hears of a version of our own that
+    this directory has not had yet.
+    """
 
     key: str
     etag: str
@@ -62,12 +77,19 @@ class ObjectTarget:
     digest: int
     headers: Mapping[str, str]
     user_metadata: Mapping[str, str]
+    stamp: Stamp
     base: str | None = None
+    conditional: bool = False
+    saw: Callable[[int], None] = lambda _version: None
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The client's, and two entries of ours."""
-        return {**self.user_metadata, ETAG_KEY: self.etag, DIGEST_KEY: to_hex(self.digest)}
+        """The client's, and ours."""
+        return {**self.user_metadata, **self._identity, **self.stamp.as_metadata(self.key)}
+
+    @property
+    def _identity(self) -> dict[str, str]:
+        return {ETAG_KEY: self.etag, DIGEST_KEY: to_hex(self.digest)}
 
     def is_folder(self, info: ObjectInfo) -> bool:
         """Return whether this is the mark of a folder, and ``info`` one too.
@@ -78,11 +100,54 @@ class ObjectTarget:
         return self.key.endswith("/") and not self.size_bytes and not info.size_bytes
 
     def wrote(self, info: ObjectInfo) -> bool:
-        """Return whether ``info`` is this very version, as far as its metadata can say."""
-        ours = {ETAG_KEY: self.etag, DIGEST_KEY: to_hex(self.digest)}
-        same = all(info.metadata.get(name) == value for name, value in ours.items())
+        """Return whether ``info`` is this very version, as far as its metadata can say.
+
+        Objects that were put before there were stamps have none.
+        """
+        ours, found = self._identity, info.metadata
+        if STORE_KEY in found:
+            stamp = self.stamp.as_metadata(self.key)
+            ours |= {name: stamp[name] for name in (STORE_KEY, VERSION_KEY)}
+        same = all(found.get(name) == value for name, value in ours.items())
         return same and info.size_bytes == self.size_bytes
 
+    def over(self, info: ObjectInfo | None) -> Condition:
+        """Return the condition to replace ``info`` under.
+
+        Raises:
+            SupersededError: It is newer.
+            ConflictError: It is not what a conditional put may replace.
+        """
+        if info is None:
+            if self.conditional and self.base:
+                raise ConflictError(f"{self.key} holds nothing in the bucket, {self._expected}")
+            return IF_ABSENT
+        there = Stamp.of(info)
+        if self.stamp.is_behind(there):
+            self.saw(there.version)
+        replaces = info.etag == self.base
+        verdict = judge(self.stamp, there, replaces=replaces, conditional=self.conditional)
+        if verdict is Verdict.CONFLICT:
+            what = f"{self.key} holds {info.etag} in the bucket"
+            raise ConflictError(f"{what}, {self._expected}: somebody else changed it")
+        if verdict is Verdict.SUPERSEDED:
+            behind = self.stamp.is_behind(there)
+            why = "this node put it before its disk went back in time" if behind else _WHY
+            raise SupersededError(f"the bucket has {info.etag} under its key: {why}")
+        return if_match(info.etag)
+
+    @property
+    def _expected(self) -> str:
+        return f"where {self.base} was before" if self.base else "where nothing was before"
+
+
+_WHY = "it was put later, or nobody can say which of the two was"
+
+
+REFUSED_ABSENT = (
+    "it says that something lies under the key (412), and has nothing there. Some stores do so "
+    "where other keys begin with this one and a slash: move or delete those, or this one"
+)
 
 OpenPiece = Callable[[PieceToSend], AbstractContextManager[ShardSource]]
 
@@ -115,7 +180,6 @@ class ObjectUpload:
         pieces: Sequence[PieceToSend],
         open_piece: OpenPiece,
         progress: UploadProgress,
-        remember_base: Callable[[str], None],
     ) -> None:
         self._context = context
         self._store = context.store
@@ -123,21 +187,26 @@ class ObjectUpload:
         self._pieces = pieces
         self._open_piece = open_piece
         self._progress = progress
-        self._remember_base = remember_base
         self._answered: str | None = None  # the ETag of the last write, as its answer said
 
     def show(self) -> str:
         """Make the version visible, and return the ETag that the bucket gave it, verified.
 
         Raises:
-            ConflictError: Somebody else changed the key; their object was left alone.
+            SupersededError: Something newer lies there; it was left alone.
+            ConflictError: A person must decide; what lies there was left alone.
             DamagedError: A piece is not what was committed; none of the damage was sent.
             NotFoundError: The version is gone, or one of its pieces.
             StoppingError: The drain stops; a multipart upload can go on later.
             RemoteError: Try again later.
         """
         in_parts = len(self._pieces) > 1 or self._target.size_bytes > SINGLE_PUT_BYTES
-        return (self._show_in_parts() if in_parts else self._put()).etag
+        try:
+            return (self._show_in_parts() if in_parts else self._put()).etag
+        except (SupersededError, ConflictError):
+            if self._progress.upload_id is not None:
+                self._give_up(self._progress.upload_id)
+            raise
 
     def send_ahead(self) -> None:
         """Bring all parts of the version, without making it visible; raises as ``show``."""
@@ -155,7 +224,7 @@ class ObjectUpload:
         """Return the version as it lies there, verified; or the condition to write it under.
 
         Raises:
-            ConflictError: Something else lies there than it may replace.
+            SupersededError, ConflictError: See ``ObjectTarget.over``.
         """
         target = self._target
         info = confirmed_head(self._store, target.key, (self._answered, target.base))
@@ -166,8 +235,7 @@ class ObjectUpload:
             if is_verified(self._store, info, target.size_bytes, target.digest, lend):
                 return info
             return if_match(info.etag)  # ours, and damaged on the way
-        self._target = checked_base(target, info, self._remember_base)
-        return IF_ABSENT if info is None else if_match(info.etag)
+        return target.over(info)
 
     # --- in one put ------------------------------------------------------------------------------
 
@@ -175,8 +243,9 @@ class ObjectUpload:
         target, (piece,) = self._target, self._pieces
         whole = UploadPartRange(1, 0, piece.size_bytes)
         # Where nobody has looked the key is new, most of the time.
-        condition = if_match(target.base) if target.base else IF_ABSENT
+        condition = given = if_match(target.base) if target.base else IF_ABSENT
         for _ in range(ROUNDS):
+            self._answered, given = None, condition
             with (
                 self._open_piece(piece) as source,
                 self._context.body(source, whole, piece.size_bytes) as (body, digest),
@@ -195,6 +264,8 @@ class ObjectUpload:
             if isinstance(found, ObjectInfo):
                 return found
             condition = found
+        if self._answered is None and given == condition == IF_ABSENT:
+            raise RefusedKeyError(REFUSED_ABSENT)
         raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
 
     # --- in parts --------------------------------------------------------------------------------
@@ -311,26 +382,39 @@ class ObjectUpload:
             yield part
 
 
-def delete_object(
-    context: UploadContext, target: ObjectTarget, remember_base: Callable[[str], None]
-) -> None:
+def delete_object(context: UploadContext, target: ObjectTarget) -> None:
     """Delete what a deletion may, and look that it is gone; what is gone already is deleted.
 
     Only the version that was looked at goes: a deletion that arrives late, long after its caller
     gave up, would take what was put since.
 
     Raises:
-        ConflictError: Somebody else changed the key; their object was left alone.
+        SupersededError: Something newer lies there; it was left alone.
         RemoteError: Try again later.
     """
     for _ in range(ROUNDS):
         info = confirmed_head(context.store, target.key, (target.base,))
         if info is None:
             return
-        target = checked_base(target, info, remember_base)
+        target.over(info)
         with suppress(PreconditionFailedError):
             context.store.delete(target.key, info.etag)
     raise RemoteError(f"{target.key} stays in the bucket, deleted as it was", key=target.key)
+
+
+def look_for_damaged(context: UploadContext, target: ObjectTarget) -> None:
+    """Look whether the bucket makes up for a version whose bytes are damaged here; return if not.
+
+    Raises:
+        SupersededError: It has the version, or something newer.
+        ConflictError, RemoteError: As ``ObjectUpload.show``.
+    """
+    info = confirmed_head(context.store, target.key, (target.base,))
+    if info is not None and target.wrote(info):
+        lend = context.buffers.lend
+        if is_verified(context.store, info, target.size_bytes, target.digest, lend):
+            raise SupersededError("the bucket has it, and its bytes here are damaged")
+    target.over(info)
 
 
 def confirmed_head(
@@ -358,24 +442,3 @@ def confirmed_head(
     if not agrees:
         raise RemoteDigestError(f"{key} is described in two ways", key=key)
     return info
-
-
-def checked_base(
-    target: ObjectTarget, info: ObjectInfo | None, remember_base: Callable[[str], None]
-) -> ObjectTarget:
-    """Return the target with its base, which is what the first look found.
-
-    Raises:
-        ConflictError: It may not replace ``info``.
-    """
-    there = info.etag if info is not None else NOTHING_THERE
-    if target.base is None:
-        remember_base(there)
-        return replace(target, base=there)
-    if there != target.base:
-        what = f"holds {there}" if there else "holds nothing"
-        expected = f"{target.base} was" if target.base else "nothing was"
-        raise ConflictError(
-            f"{target.key} {what} in the bucket, where {expected} before: somebody else changed it"
-        )
-    return target

@@ -17,6 +17,7 @@ from cachetier.local.catalog.rows import Row
 from cachetier.model.checkpoint import PartCounts, SaveState, all_sealed
 from cachetier.model.objects import is_mount
 
+SUPERSEDED_SHOWN = 5  # of each mount
 _UNWANTED = (SaveState.SUPERSEDED, SaveState.REFUSED, SaveState.DELETED)
 _EACH_RUN = (
     "WITH RECURSIVE each_run (run) AS (SELECT min(run) FROM saves WHERE state <> 'deleted' "
@@ -86,12 +87,22 @@ class DurableStep:
 
 
 @dataclass(frozen=True, slots=True)
+class SupersededObject:
+    """A version that its bucket never shows, as something newer was put there, or deleted."""
+
+    key: str
+    reason: str
+    superseded_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class MountTotals:
     """What a mount of the S3 door has here that its bucket does not show yet.
 
     ``objects`` are versions, deletions among them; in ``conflicts`` a person has to decide about
     some. ``dirty`` are their pieces, with those of uploads that are not complete. ``oldest_at``:
-    when the first of ``objects`` was acknowledged.
+    when the first of ``objects`` was acknowledged. ``superseded`` are the last that its bucket
+    never shows.
     """
 
     name: str
@@ -99,6 +110,7 @@ class MountTotals:
     conflicts: int
     dirty: Dirty
     oldest_at: float | None
+    superseded: tuple[SupersededObject, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +191,10 @@ def mounts(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[MountTotals
     disputed = "SELECT save, count(*) FROM objects WHERE state = 'conflict' GROUP BY save"
     conflicts = {int(row[0]): int(row[1]) for row in sql.execute(disputed)}
     since = "SELECT committed_at FROM objects WHERE version = ?"
+    lost = "SELECT save, key, reason, superseded_at FROM superseded_objects ORDER BY 4 DESC"
+    superseded: dict[int, list[SupersededObject]] = {}
+    for save, *of_object in sql.execute(lost):
+        superseded.setdefault(save, []).append(SupersededObject(*of_object))
     found = []
     for run, save in objects.mount_saves(sql).items():
         count, oldest = unshown.get(save, (0, None))
@@ -190,6 +206,7 @@ def mounts(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[MountTotals
                 conflicts.get(save, 0),
                 dirty.get(save, Dirty()),
                 row[0] if row else None,
+                tuple(superseded.get(save, ())[:SUPERSEDED_SHOWN]),
             )
         )
     return found

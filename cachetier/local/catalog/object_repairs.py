@@ -8,16 +8,13 @@ import apsw
 
 from cachetier.local.catalog import drain_writes, object_writes, objects, statements
 from cachetier.local.catalog.object_writes import (
+    UNCONDITIONAL,
     CommittedObject,
-    Condition,
-    InBucket,
     NewObject,
     NewPiece,
 )
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import ObjectState, piece_name
-
-_NOTHING = Condition(looked=InBucket())
 
 
 def send_again(sql: apsw.Connection, version: int, base: str) -> None:
@@ -40,10 +37,11 @@ def take_back(
 ) -> CommittedObject:
     """Commit an object of files that a lost catalog named; it follows all that was taken back.
 
-    It may only come where its bucket has nothing: who put something else there is no victim.
+    The catalog may have given more versions than it knows: the next one is higher than all of them.
     """
     save = object_writes.begun_mount(sql, run, now)
-    committed = object_writes.insert_version(sql, save, new, _NOTHING, now)
+    committed = object_writes.insert_version(sql, save, new, UNCONDITIONAL, now)
+    object_writes.raise_versions(sql, new.stamped or 0)
     for number, piece in enumerate(pieces, 1):
         statements.insert_shard(sql, save, piece.named(piece_name(committed.version, number)), now)
     return committed

@@ -90,6 +90,7 @@ class Completion:
     epoch: str | None = None
     waits: str | None = None
     checksums: Mapping[str, str] = field(default_factory=dict)
+    acknowledged_at: float | None = None
 
     @property
     def digest(self) -> bytes:
@@ -301,7 +302,8 @@ def object_of(upload: UploadRow, parts: Sequence[PartRow], completion: Completio
     etag = etag_of(digest, completion.nonce, len(parts))
     head = replace(upload.head, checksums=completion.checksums)
     new = NewObject(upload.key, head, completion.follows, etag, sum(sizes), digest, sizes)
-    return replace(new, epoch=completion.epoch, waits=completion.waits)
+    place = completion.epoch, completion.waits
+    return replace(new, epoch=place[0], waits=place[1], acknowledged_at=completion.acknowledged_at)
 
 
 def _upload(sql: apsw.Connection, run: str, key: str, upload_id: str) -> UploadRow:

@@ -17,6 +17,7 @@ from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier.errors import ConditionError, NoSuchKeyError
 from cachetier.local.catalog import objects, rows, statements
 from cachetier.local.catalog.records import IncidentRecord, NewShard
+from cachetier.local.catalog.rows import Row
 from cachetier.model import lifecycle
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ShardEvent
@@ -26,6 +27,8 @@ from cachetier.model.shard import Shard
 _RANK, _STEP = 0, 0
 NOTHING_THERE = ""
 ANY_ETAG = "*"
+NEVER_THERE = "superseded"  # no object has this ETag
+SUPERSEDED_KEPT = 20  # of each mount
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ class Condition:
     if_match: str | None = None
     looked: InBucket | None = None
 
+    @property
+    def asks(self) -> bool:
+        """Whether there is a condition at all."""
+        return self.if_absent or self.if_match is not None
+
 
 UNCONDITIONAL = Condition()
 
@@ -66,6 +74,8 @@ class NewObject:
     deleted: bool = False
     epoch: str | None = None
     waits: str | None = None
+    acknowledged_at: float | None = None
+    stamped: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +103,16 @@ class CommittedObject:
 
 @dataclass(frozen=True, slots=True)
 class DeletedKeys:
-    """The outcome of deletions: a version for each key."""
+    """The outcome of deletions: a version for each key, and what of ``conflicts`` went."""
 
     versions: tuple[CommittedObject, ...]
+    conflicts: tuple[Shard, ...] = ()
     repeated: bool = False
 
     @property
     def replaced(self) -> tuple[Shard, ...]:
-        return tuple(shard for each in self.versions for shard in each.replaced)
+        of_keys = (shard for each in self.versions for shard in each.replaced)
+        return (*of_keys, *self.conflicts)
 
 
 def begun_mount(sql: apsw.Connection, run: str, now: float) -> Save:
@@ -138,19 +150,32 @@ def delete_keys(
     """Commit deletions, which follow all that is committed by now.
 
     A key whose deletion waits to be shown already keeps that one. One that is known to nobody here
-    is deleted too, as the bucket may have it.
+    is deleted too, as the bucket may have it. A version in conflict was never shown, and nobody
+    has to decide about it any more.
     """
     save = begun_mount(sql, run, now)
     follows = objects.watermark(sql)
-    deleted = []
+    deleted: list[CommittedObject] = []
+    conflicts: list[Shard] = []
     for new in deletions:
+        conflicts += _forget_conflicts(sql, save.number, new.key)
         newest = objects.current(sql, run, new.key)
         if newest is not None and newest.deleted and not newest.shown:
             deleted.append(CommittedObject(newest.version, newest.etag, repeated=True))
         else:
             following = replace(new, follows=follows)
             deleted.append(insert_version(sql, save, following, UNCONDITIONAL, now))
-    return DeletedKeys(tuple(deleted))
+    made = [each.version for each in deleted if not each.repeated]
+    if made:  # nothing else is committed in between
+        query = "UPDATE objects SET request = ? WHERE version BETWEEN ? AND ?"
+        sql.execute(query, (made[0], made[0], made[-1]))
+    return DeletedKeys(tuple(deleted), tuple(conflicts))
+
+
+def _forget_conflicts(sql: apsw.Connection, save: int, key: str) -> list[Shard]:
+    query = "SELECT version FROM objects WHERE save = ? AND key = ? AND state = 'conflict'"
+    found: list[Row] = sql.execute(query, (save, key)).fetchall()
+    return [piece for (version,) in found for piece in forget_version(sql, version)]
 
 
 def insert_version(
@@ -167,12 +192,13 @@ def insert_version(
     of_bytes = new.deleted, new.size_bytes, new.digest, new.etag
     sql.execute(
         "INSERT INTO objects (save, key, deleted, size_bytes, digest, etag, head, part_sizes, "
-        "committed_at, follows, state, base, epoch, waits, row_digest) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "committed_at, follows, state, base, epoch, waits, acknowledged_at, conditional, stamped, "
+        "row_digest) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(save.number, new.key, int(new.deleted), new.size_bytes, rows.packed(new.digest)),
             *(new.etag, head, sizes, now, new.follows),
             *(ObjectState.DIRTY, _base(newest, condition), new.epoch, new.waits),
+            *(new.acknowledged_at, int(condition.asks), new.stamped),
             objects.object_row_digest(save.run, new.key, *of_bytes, head, sizes, new.follows),
         ),
     )
@@ -211,23 +237,61 @@ def record_shown(
     return forget_version(sql, version)
 
 
-def record_base(sql: apsw.Connection, version: int, remote_etag: str) -> None:
-    """Record what the first look found in the bucket, which a version may replace."""
-    sql.execute(
-        "UPDATE objects SET base = ? WHERE version = ? AND base IS NULL", (remote_etag, version)
-    )
-
-
 def record_conflict(
     sql: apsw.Connection, version: int, incident: IncidentRecord, now: float
-) -> None:
-    """Record that a version cannot go on, and why: a person decides."""
+) -> list[Shard]:
+    """Record that a version cannot go on, and why: a person decides.
+
+    Unless its key was deleted since: then it goes, and its pieces are returned.
+    """
+    found = objects.by_version(sql, version)
+    if found is None or found.state is not ObjectState.DIRTY:
+        return []
+    query = "SELECT 1 FROM objects WHERE save = ? AND key = ? AND version > ? AND deleted"
+    if sql.execute(query, (found.save, found.key, version)).fetchone():
+        return forget_version(sql, version)
+    query = "UPDATE objects SET state = ? WHERE version = ?"
+    sql.execute(query, (ObjectState.CONFLICT, version))
+    statements.insert_incident(sql, incident, now)
+    return []
+
+
+def record_superseded(sql: apsw.Connection, version: int, reason: str, now: float) -> list[Shard]:
+    """Record that somebody else's put or deletion is newer: the version goes, with its pieces.
+
+    A conditional put that came after it was put over what nobody ever saw.
+    """
+    found = objects.by_version(sql, version)
+    if found is None or found.state is not ObjectState.DIRTY:
+        return []
+    newer = objects.next_of_key(sql, found)
+    if newer is not None and newer.conditional:
+        query = "UPDATE objects SET base = ? WHERE version = ?"
+        sql.execute(query, (NEVER_THERE, newer.version))
     sql.execute(
-        "UPDATE objects SET state = ? WHERE version = ? AND state = ?",
-        (ObjectState.CONFLICT, version, ObjectState.DIRTY),
+        "INSERT OR REPLACE INTO superseded_objects (version, save, key, reason, superseded_at) "
+        "VALUES (?, ?, ?, ?, ?)",
+        (version, found.save, found.key, reason, now),
     )
-    if sql.changes():
-        statements.insert_incident(sql, incident, now)
+    sql.execute(
+        "DELETE FROM superseded_objects WHERE save = ?1 AND version NOT IN (SELECT version "
+        "FROM superseded_objects WHERE save = ?1 ORDER BY superseded_at DESC, version DESC "
+        "LIMIT ?2)",
+        (found.save, SUPERSEDED_KEPT),
+    )
+    return forget_version(sql, version)
+
+
+def record_deletions_recorded(sql: apsw.Connection, request: int) -> None:
+    """Record that the bucket has a record of what a request deleted."""
+    sql.execute("UPDATE objects SET request = NULL WHERE request = ?", (request,))
+
+
+def raise_versions(sql: apsw.Connection, seen: int) -> None:
+    """Have the next version be higher than one of this directory that was ``seen`` in a bucket."""
+    sql.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'objects'", (seen,))
+    if not sql.changes():
+        sql.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('objects', ?)", (seen,))
 
 
 def forget_version(sql: apsw.Connection, version: int) -> list[Shard]:

@@ -18,7 +18,14 @@ _COLUMNS = (
     "objects.version, objects.save, saves.run, objects.key, objects.deleted, objects.size_bytes, "
     "objects.digest, objects.etag, objects.head, objects.part_sizes, objects.committed_at, "
     "objects.follows, objects.state, objects.base, objects.remote_etag, objects.epoch, "
-    "objects.waits, objects.row_digest"
+    "objects.waits, objects.acknowledged_at, objects.conditional, objects.stamped, "
+    "objects.request, objects.row_digest"
+)
+# A conflict holds back what came after it under its key, and nothing else. (The first condition is
+# for the index.)
+TO_SHOW = (
+    "objects.state <> 'clean' AND objects.state = 'dirty' AND objects.key NOT IN "
+    "(SELECT key FROM objects AS held WHERE held.save = objects.save AND held.state = 'conflict')"
 )
 _NEWEST = (
     "objects.version = (SELECT max(version) FROM objects AS other "
@@ -78,12 +85,12 @@ def watermark(sql: apsw.Connection) -> int:
     return int(sql.execute("SELECT coalesce(max(version), 0) FROM objects").get)
 
 
-def unshown_objects(sql: apsw.Connection, save: int, limit: int = -1) -> list[ObjectVersion]:
-    """Return the versions of a mount that the bucket does not show yet, oldest first.
+def objects_to_show(sql: apsw.Connection, save: int, limit: int = -1) -> list[ObjectVersion]:
+    """Return the versions of a mount that its bucket is to show, oldest first.
 
-    Those in conflict are among them, as what follows has to wait for them too.
+    Those that a person has to decide about are not among them, nor what they hold back.
     """
-    condition = "objects.save = ? AND objects.state <> 'clean' ORDER BY objects.version LIMIT ?"
+    condition = f"objects.save = ? AND {TO_SHOW} ORDER BY objects.version LIMIT ?"
     return objects_where(sql, condition, save, limit)
 
 
@@ -117,6 +124,12 @@ def older_shown(sql: apsw.Connection, save: int, key: str, version: int) -> list
     return [int(row[0]) for row in sql.execute(query, (save, key, version))]
 
 
+def deleted_with(sql: apsw.Connection, request: int) -> dict[str, int]:
+    """Return the deletions of a request that its bucket has no record of, by their keys."""
+    query = "SELECT key, version FROM objects WHERE request = ? AND deleted"
+    return {str(key): int(version) for key, version in sql.execute(query, (request,))}
+
+
 def next_of_key(sql: apsw.Connection, found: ObjectVersion) -> ObjectVersion | None:
     """Return the version of its key that came next; None for the newest."""
     condition = (
@@ -141,7 +154,8 @@ def object_of(row: Row) -> ObjectVersion:
         CatalogDamagedError: The row is not what was written.
     """
     version, save, run, key, deleted, size, digest, etag, head, sizes, committed_at, *rest = row
-    follows, state, base, remote_etag, epoch, waits, checked = rest
+    follows, state, base, remote_etag, epoch, waits, *stamp, request, checked = rest
+    acknowledged_at, conditional, stamped = stamp
     identity = str(run), str(key), bool(deleted), int(size), rows.unpacked(digest), str(etag)
     if object_row_digest(*identity, str(head), str(sizes), int(follows)) != checked:
         raise CatalogDamagedError(
@@ -163,6 +177,10 @@ def object_of(row: Row) -> ObjectVersion:
         remote_etag,
         epoch,
         waits,
+        acknowledged_at,
+        bool(conditional),
+        stamped,
+        request,
     )
 
 

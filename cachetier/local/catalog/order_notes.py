@@ -68,10 +68,10 @@ def forget_epoch(sql: apsw.Connection, run: str, epoch: str) -> None:
 
 
 def is_drained(sql: apsw.Connection, run: str, epoch: str) -> bool:
-    """Return whether the bucket shows all objects of an epoch."""
+    """Return whether the bucket shows all objects of an epoch, but those that a person holds up."""
     query = (
         "SELECT NOT EXISTS (SELECT 1 FROM objects WHERE save = ? AND epoch = ? "
-        "AND state <> 'clean')"
+        f"AND {objects.TO_SHOW})"
     )
     return bool(sql.execute(query, (objects.mount_save(sql, run), epoch)).get)
 

@@ -326,5 +326,20 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (save, epoch)
     ) STRICT, WITHOUT ROWID;
     """,
+    # Which of two writers of a key is newer: see `model.superseding`.
+    """
+    ALTER TABLE objects ADD COLUMN acknowledged_at REAL;
+    ALTER TABLE objects ADD COLUMN conditional INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE objects ADD COLUMN stamped INTEGER;
+    ALTER TABLE objects ADD COLUMN request INTEGER;
+    CREATE INDEX object_deletions ON objects (request) WHERE request IS NOT NULL;
+    CREATE TABLE superseded_objects (
+        version INTEGER PRIMARY KEY,
+        save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
+        key TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        superseded_at REAL NOT NULL
+    ) STRICT;
+    """,
 )
 VERSION = len(MIGRATIONS)

@@ -23,7 +23,11 @@ SAVE_KEY = "cachetier-save"
 STORE_KEY = "cachetier-store"
 VERSION_KEY = "cachetier-version"
 DIGEST_KEY = "cachetier-digest"
-ETAG_KEY = "cachetier-etag"  # of an object that the S3 door took in: as it is called there
+# Of an object that the S3 door took in: as it is called there, under which key it was put (its
+# CRC-64/NVME, as a copy inside the bucket keeps all metadata), and when, in the store's own clock.
+ETAG_KEY = "cachetier-etag"
+PLACE_KEY = "cachetier-key"
+ACKNOWLEDGED_KEY = "cachetier-acknowledged-at"
 # Of a compressed object too: the digest above and this size are those of the shard's raw bytes.
 CODEC_KEY = "cachetier-codec"
 RAW_BYTES_KEY = "cachetier-raw-bytes"

@@ -6,15 +6,23 @@ import apsw
 from cachetier_client.io.digests import joined
 
 from cachetier.local.catalog import object_writes, objects, statements
-from cachetier.local.catalog.object_writes import Condition, NewObject
+from cachetier.local.catalog.object_writes import UNCONDITIONAL, Condition, NewObject
 from cachetier.local.catalog.records import NewShard
 from cachetier.model.objects import NO_HEAD, Head, Mount, ObjectVersion, etag_of, piece_name
 from cachetier.remote.base import ObjectStore
+from cachetier.remote.store_clock import StoreClock
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node, content_of
 from tests.stateful.real_drain import RealDrain
 
 MOUNT = Mount("mount", "data", "ckpt/")
+
+
+def known_clock(clock: FakeClock) -> StoreClock:
+    """Return the clock of a store that tells the same as ``clock``, which nobody sets."""
+    store_clock, offset = StoreClock(clock.monotonic), clock.now() - clock.monotonic()
+    store_clock.learn((offset, offset))
+    return store_clock
 
 
 class MountNode:
@@ -23,7 +31,9 @@ class MountNode:
     def __init__(self, node: Node, store: ObjectStore, clock: FakeClock) -> None:
         self.node = node
         self.clock = clock
-        self.drain = RealDrain(node.store, node.bucket, clock, [MOUNT], {MOUNT.bucket: store})
+        self.store_clock = known_clock(clock)
+        stores = {MOUNT.bucket: store}
+        self.drain = RealDrain(node.store, node.bucket, clock, [MOUNT], stores, self.store_clock)
         self._nonces = 0
 
     def put(
@@ -34,6 +44,7 @@ class MountNode:
         head: Head = NO_HEAD,
         epoch: str | None = None,
         waits: str | None = None,
+        condition: Condition = UNCONDITIONAL,
     ) -> int:
         """Commit an object of ``pieces`` and return its version."""
         contents = [content_of(piece) for piece in pieces]
@@ -50,11 +61,12 @@ class MountNode:
             sizes,
             epoch=epoch,
             waits=waits,
+            acknowledged_at=self.store_clock.now(),
         )
 
         def record(sql: apsw.Connection) -> int:
             save = object_writes.begun_mount(sql, MOUNT.run, self.clock.now())
-            found = object_writes.insert_version(sql, save, new, Condition(), self.clock.now())
+            found = object_writes.insert_version(sql, save, new, condition, self.clock.now())
             version = found.version
             for number, (content, body) in enumerate(zip(contents, pieces, strict=True), 1):
                 shard = NewShard(piece_name(version, number), 0, content, body=body)
@@ -63,11 +75,13 @@ class MountNode:
 
         return self.node.store.write(record)
 
-    def delete(self, key: str) -> int:
-        """Commit the deletion of a key and return its version."""
-        new = NewObject(key, NO_HEAD, 0, "", 0, 0, deleted=True)
-        now = self.clock.now()
-        deleted = self.node.store.write(object_writes.delete_keys, MOUNT.run, [new], now)
+    def delete(self, *keys: str) -> int:
+        """Commit the deletion of keys, by one request, and return the version of the first."""
+        at, now = self.store_clock.now(), self.clock.now()
+        gone = [
+            NewObject(key, NO_HEAD, 0, "", 0, 0, deleted=True, acknowledged_at=at) for key in keys
+        ]
+        deleted = self.node.store.write(object_writes.delete_keys, MOUNT.run, gone, now)
         return deleted.versions[0].version
 
     def watermark(self) -> int:

@@ -8,14 +8,16 @@ from typing import Any
 
 import apsw
 import pytest
-from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY, VERSION_KEY, ObjectInfo
+from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY, SAVE_KEY, ObjectInfo
 from cachetier_client.io.digests import digest_of, to_hex
 from cachetier_client.s3_errors import kind_of_answer
 
 from cachetier.errors import PreconditionFailedError, TransientError
-from cachetier.local.catalog import object_drains, objects, queries
+from cachetier.local.catalog import exposure_queries, object_drains, objects, queries
+from cachetier.local.catalog.object_writes import Condition
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.objects import Head, ObjectState
+from cachetier.model.superseding import DELETED, Stamp
 from cachetier.remote.base import Body, UploadedPart
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import Fault, FaultyObjectStore, fail, lose_reply
@@ -29,8 +31,8 @@ LARGE = bytes(range(256)) * (12 << 10)  # 3 MiB: what goes in parts here
 class Recording(MemoryObjectStore):
     """Remembers which parts came, and how large they were; folders keep no metadata there."""
 
-    def __init__(self) -> None:
-        super().__init__(minimum_part_bytes=1)
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(minimum_part_bytes=1, clock=clock)
         self.parts: list[tuple[int, int]] = []
 
     def put(self, key: str, body: Body, **given: Any) -> ObjectInfo:
@@ -46,8 +48,8 @@ class Recording(MemoryObjectStore):
 
 
 @pytest.fixture
-def data() -> Recording:
-    return Recording()
+def data(clock: FakeClock) -> Recording:
+    return Recording(clock)
 
 
 @pytest.fixture
@@ -81,11 +83,15 @@ def test_an_object_lies_under_its_own_key_byte_by_byte_with_its_headers(
     found = mount.version(version)
     assert info is not None and found is not None
     assert data.get("ckpt/a.txt") == b"alpha"
+    assert found.acknowledged_at is not None
+    stamp = Stamp(mount.node.store.store_id, version, found.acknowledged_at)
+    assert Stamp.of(info) == stamp
     assert dict(info.headers) == {"content-type": "text/plain"}
     assert info.metadata == {
         "owner": "ada",
         ETAG_KEY: found.etag,
         DIGEST_KEY: to_hex(digest_of(b"alpha")),
+        **stamp.as_metadata("ckpt/a.txt"),
     }
     assert (found.state, found.remote_etag) == (ObjectState.CLEAN, info.etag)
     assert [row.state for row in mount.node.rows()] == [ShardState.CLEAN]
@@ -153,7 +159,7 @@ def test_a_deletion_goes_in_its_turn_and_leaves_nothing_behind(
 
     seen = []
     while mount.drain.drain_one():
-        seen.append(sorted(data.list("").keys))
+        seen.append(sorted(key for key in data.list("").keys if DELETED not in key))
 
     assert seen == [["ckpt/a"], ["ckpt/a", "ckpt/b"], ["ckpt/b"]]
     assert mount.unshown() == []
@@ -209,52 +215,113 @@ def test_a_flush_waits_for_objects_and_names_the_mounts_of_those_that_are_left(
 # --- no victim -----------------------------------------------------------------------------------
 
 
-def test_what_lies_under_a_new_key_is_replaced_as_the_first_look_found_it(
+def test_of_two_puts_the_one_that_was_acknowledged_later_stays(
     mount: MountNode, data: Recording
 ) -> None:
     data.put("ckpt/a", b"older", digest=digest_of(b"older"))
+    mount.clock.advance(60.0)
     mount.put("ckpt/a", b"alpha")
+    mount.put("ckpt/b", b"beta")
+    mount.clock.advance(60.0)
+    data.put("ckpt/b", b"newer", digest=digest_of(b"newer"))
 
     drain(mount)
 
     assert data.get("ckpt/a") == b"alpha"
+    assert data.get("ckpt/b") == b"newer"
+    assert mount.unshown() == []
+
+
+def superseded(mount: MountNode) -> list[str]:
+    (found,) = mount.node.store.read(exposure_queries.mounts, {})
+    return [each.key for each in found.superseded]
 
 
 @pytest.mark.parametrize("body", [b"second", LARGE[:3_000_000]])
-def test_a_foreign_change_is_a_conflict_and_what_follows_waits(
+def test_what_somebody_put_later_stays_and_nothing_else_waits(
     mount: MountNode, data: Recording, body: bytes
 ) -> None:
     half = len(body) // 2
     mount.put("ckpt/a", b"first")
     drain(mount)
-    data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign"))
     second = (
         mount.put("ckpt/a", body[:half], body[half:]) if half > 10 else mount.put("ckpt/a", body)
     )
-    later = mount.put("ckpt/latest", b"a is there")
+    mount.put("ckpt/latest", b"a is there")
+    mount.clock.advance(60.0)
+    data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign"))
+
+    drain(mount)
+
+    assert mount.version(second) is None
+    assert data.get("ckpt/a") == b"foreign"
+    assert data.get("ckpt/latest") == b"a is there"
+    assert superseded(mount) == ["ckpt/a"]
+    assert mount.node.store.read(queries.incidents_after, 0) == []
+    assert list(data.list_uploads("")) == []
+
+
+@pytest.mark.parametrize("body", [b"second", LARGE[:3_000_000]])
+def test_a_foreign_change_under_a_conditional_put_is_a_conflict_of_its_key_alone(
+    mount: MountNode, data: Recording, body: bytes
+) -> None:
+    half = len(body) // 2
+    first = mount.put("ckpt/a", b"first")
+    drain(mount)
+    known = mount.version(first)
+    assert known is not None
+    data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign"))
+    mount.clock.advance(60.0)
+    over = Condition(if_match=known.etag)
+    pieces = (body[:half], body[half:]) if half > 10 else (body,)
+    second = mount.put("ckpt/a", *pieces, condition=over)
+    third = mount.put("ckpt/a", b"third")
+    mount.put("ckpt/latest", b"a is there")
 
     drain(mount)
 
     found = mount.version(second)
     assert found is not None and found.state is ObjectState.CONFLICT
     assert data.get("ckpt/a") == b"foreign"
-    assert data.head("ckpt/latest") is None
-    assert mount.unshown() == [second, later]
+    assert data.get("ckpt/latest") == b"a is there"
+    assert mount.unshown() == [second, third]
     (incident,) = mount.node.store.read(queries.incidents_after, 0)
     assert (incident.run, incident.name) == (MOUNT.run, "ckpt/a")
     assert "cachetier s3 keep" in incident.hint
+    assert list(data.list_uploads("")) == []
 
 
-def test_a_foreign_change_is_no_victim_of_a_deletion(mount: MountNode, data: Recording) -> None:
-    mount.put("ckpt/a", b"first")
-    drain(mount)
+def test_a_conditional_put_over_what_nobody_ever_saw_is_a_conflict(
+    mount: MountNode, data: Recording
+) -> None:
+    first = mount.put("ckpt/a", b"first")
+    known = mount.version(first)
+    assert known is not None
+    mount.clock.advance(60.0)
     data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign"))
-    mount.delete("ckpt/a")
+    mount.clock.advance(60.0)
+    second = mount.put("ckpt/a", b"second", condition=Condition(if_match=known.etag))
 
     drain(mount)
 
     assert data.get("ckpt/a") == b"foreign"
-    assert len(mount.unshown()) == 1
+    assert mount.unshown() == [second]
+
+
+def test_a_foreign_change_is_no_victim_of_a_deletion_before_it(
+    mount: MountNode, data: Recording
+) -> None:
+    mount.put("ckpt/a", b"first")
+    drain(mount)
+    mount.delete("ckpt/a")
+    mount.clock.advance(60.0)
+    data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign"))
+
+    drain(mount)
+
+    assert data.get("ckpt/a") == b"foreign"
+    assert mount.unshown() == []
+    assert superseded(mount) == ["ckpt/a"]
 
 
 @pytest.mark.parametrize("keep", ["ours", "theirs"])
@@ -264,8 +331,7 @@ def test_a_person_settles_a_conflict_and_all_goes_on(
     mount.put("ckpt/a", b"first")
     drain(mount)
     there = data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign")).etag
-    second = mount.put("ckpt/a", b"second")
-    mount.put("ckpt/latest", b"a is there")
+    second = mount.put("ckpt/a", b"second", condition=Condition(if_match="*"))
     drain(mount)
     found = mount.node.store.read(object_drains.conflict_of, MOUNT.run, "ckpt/a")
     assert found is not None and found.version == second
@@ -275,7 +341,6 @@ def test_a_person_settles_a_conflict_and_all_goes_on(
     drain(mount)
 
     assert data.get("ckpt/a") == (b"second" if keep == "ours" else b"foreign")
-    assert data.get("ckpt/latest") == b"a is there"
     assert mount.unshown() == []
 
 
@@ -302,7 +367,7 @@ class Particular(Recording):
 
 @pytest.fixture
 def particular(node: Node, clock: FakeClock) -> Iterator[tuple[MountNode, Particular]]:
-    store = Particular()
+    store = Particular(clock)
     made = MountNode(node, store, clock)
     yield made, store
     made.close()
@@ -321,7 +386,7 @@ def test_an_object_that_the_bucket_refuses_is_a_conflict_that_a_person_settles(
 
     found = mount.version(refused)
     assert found is not None and found.state is ObjectState.CONFLICT
-    assert store.head("ckpt/latest") is None  # it may speak of what is not there
+    assert store.get("ckpt/latest") == b"bad is there"  # a conflict holds up its own key alone
     (incident,) = mount.node.store.read(queries.incidents_after, 0)
     assert "InvalidArgument" in incident.message
     assert "sends it again" in incident.hint
@@ -330,7 +395,6 @@ def test_an_object_that_the_bucket_refuses_is_a_conflict_that_a_person_settles(
     settle = object_drains.keep_ours if keep == "ours" else object_drains.keep_theirs
     mount.node.store.write(settle, refused, "")
     drain(mount)
-    assert store.head("ckpt/latest") is not None
     assert (store.head("ckpt/bad") is not None) == (keep == "ours")
 
 
@@ -353,8 +417,8 @@ def test_what_is_refused_for_who_asks_is_tried_again_until_it_is_mended(
 class Late(Recording):
     """Takes a deletion, and deletes only when ``arrive`` is called; until then it says nothing."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
         self.late: list[tuple[str, str | None]] = []
         self.patience = 1
 
@@ -373,7 +437,7 @@ class Late(Recording):
 def test_a_deletion_that_arrives_late_takes_nothing_that_was_put_since(
     node: Node, clock: FakeClock
 ) -> None:
-    store = Late()
+    store = Late(clock)
     mount = MountNode(node, store, clock)
     mount.put("ckpt/a", b"first")
     mount.delete("ckpt/a")
@@ -399,7 +463,7 @@ class Deaf(Recording):
 
 
 def test_a_deletion_is_done_when_nothing_is_there_any_more(node: Node, clock: FakeClock) -> None:
-    store = Deaf()
+    store = Deaf(clock)
     mount = MountNode(node, store, clock)
     mount.put("ckpt/a", b"first")
     mount.delete("ckpt/a")
@@ -454,7 +518,7 @@ def test_a_damaged_piece_is_quarantined_and_nothing_of_it_is_shown(
     mount: MountNode, data: Recording
 ) -> None:
     version = mount.put("ckpt/a", b"alpha", b"beta")
-    later = mount.put("ckpt/latest", b"a is there")
+    mount.put("ckpt/latest", b"a is there")
     (_, piece) = mount.node.store.read(objects.pieces_of, version)
 
     def damage(sql: apsw.Connection) -> None:
@@ -469,8 +533,8 @@ def test_a_damaged_piece_is_quarantined_and_nothing_of_it_is_shown(
     assert [row.state for row in mount.node.rows() if row.version == piece.version] == [
         ShardState.QUARANTINED
     ]
-    assert data.head("ckpt/a") is None and data.head("ckpt/latest") is None
-    assert mount.unshown() == [version, later]
+    assert data.head("ckpt/a") is None and data.get("ckpt/latest") == b"a is there"
+    assert mount.unshown() == [version]
 
 
 def test_a_drain_that_dies_goes_on_from_the_parts_that_are_there(
@@ -495,14 +559,14 @@ def test_nothing_in_the_bucket_says_that_it_is_a_shard(mount: MountNode, data: R
     drain(mount)
 
     info = data.head("ckpt/a")
-    assert info is not None and VERSION_KEY not in info.metadata
+    assert info is not None and SAVE_KEY not in info.metadata
 
 
 class Lying(Recording):
     """Says once of a key that nothing is there, as of a bucket that is not there."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock)
         self.lies: list[str] = []
 
     def head(self, key: str) -> ObjectInfo | None:
@@ -516,7 +580,7 @@ class Lying(Recording):
 def test_that_nothing_is_there_is_not_believed_of_one_answer(
     node: Node, clock: FakeClock, following: bytes | None
 ) -> None:
-    store = Lying()
+    store = Lying(clock)
     mount = MountNode(node, store, clock)
     mount.put("ckpt/a", b"first")
     drain(mount)

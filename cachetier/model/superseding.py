@@ -1,0 +1,190 @@
+"""Which of two writers of a key is newer, wherever they are: what may replace what in a bucket.
+
+Of two plain puts the older one loses, as at S3. In this order: a put that is known to have replaced
+the other is newer; else the time of the acknowledgement decides, in the clock of the *store*, as
+the clocks of two nodes are never compared; if that does not decide, what is in the bucket stays.
+
+Source: docs/design/0035-superseded-objects.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from cachetier_client.bucket_format.uploads import (
+    ACKNOWLEDGED_KEY,
+    PLACE_KEY,
+    STORE_KEY,
+    VERSION_KEY,
+    ObjectInfo,
+)
+from cachetier_client.io.digests import digest_of, to_hex
+
+MARGIN_SECONDS = 5.0  # what two readings of the store's clock may differ by
+TRUNCATED_SECONDS = 1.0  # of what HTTP says of times
+DELETED = ".cachetier/deleted/"
+RECORD_KEPT_SECONDS = 14 * 86_400.0
+VERSION_DIGITS = 15
+
+
+class Verdict(Enum):
+    """What becomes of a version: it is written, it goes, or a person decides."""
+
+    NEWER = auto()
+    SUPERSEDED = auto()
+    CONFLICT = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Who acknowledged a version of a key, or its deletion, and when.
+
+    Attributes:
+        store_id: Of the cache directory; None where nobody says.
+        version: What that called it.
+        acknowledged_at: In the store's clock; None where that is unknown.
+    """
+
+    store_id: str | None = None
+    version: int = 0
+    acknowledged_at: float | None = None
+
+    def as_metadata(self, key: str) -> dict[str, str]:
+        at = self.acknowledged_at
+        return {
+            STORE_KEY: self.store_id or "",
+            VERSION_KEY: str(self.version),
+            PLACE_KEY: _place(key),
+            **({ACKNOWLEDGED_KEY: f"{at:.3f}"} if at is not None else {}),
+        }
+
+    @classmethod
+    def of(cls, info: ObjectInfo) -> Stamp:
+        """Read what an object says, which anybody may have written.
+
+        An object without a stamp of its own was acknowledged when the store says that it was
+        written, or before; so was one that was copied from another key, metadata and all.
+        """
+        until = info.modified_at
+        found = info.metadata
+        version = _version(found.get(VERSION_KEY, ""))
+        if found.get(PLACE_KEY) != _place(info.key) or version is None:
+            return cls(acknowledged_at=until)
+        at = _earliest(_instant(found.get(ACKNOWLEDGED_KEY)), until)
+        return cls(found.get(STORE_KEY), version, at)
+
+    def is_of(self, other: Stamp) -> bool:
+        """Return whether both are of one cache directory."""
+        return self.store_id is not None and self.store_id == other.store_id
+
+    def is_behind(self, other: Stamp) -> bool:
+        """Return whether this directory went back in time: it had put ``other`` already."""
+        return self.is_of(other) and other.version >= self.version
+
+
+def judge(ours: Stamp, there: Stamp, *, replaces: bool, conditional: bool = False) -> Verdict:
+    """Return what becomes of a version where the bucket has another object under its key.
+
+    Args:
+        ours: Of the version, or the deletion.
+        there: Of the object in the bucket.
+        replaces: The object is what the version was put over, by its ETag.
+        conditional: The client named what the version may replace: it replaces nothing else.
+    """
+    if replaces or (ours.is_of(there) and there.version < ours.version):
+        return Verdict.NEWER
+    if conditional:
+        return Verdict.CONFLICT
+    return Verdict.NEWER if _is_later(ours, there, MARGIN_SECONDS) else Verdict.SUPERSEDED
+
+
+def is_deleted(ours: Stamp, deletion: Stamp) -> bool:
+    """Return whether a put came before a ``deletion`` of its key, which a record tells of."""
+    if ours.is_of(deletion) and deletion.version < ours.version:
+        return False
+    if ours.is_behind(deletion):
+        return not _is_later(ours, deletion, MARGIN_SECONDS)
+    return _is_later(deletion, ours, 0.0)
+
+
+def _is_later(one: Stamp, other: Stamp, by_seconds: float) -> bool:
+    if one.acknowledged_at is None or other.acknowledged_at is None:
+        return False
+    return one.acknowledged_at - other.acknowledged_at >= by_seconds
+
+
+# --- records of deletions ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionRecord:
+    """What a request deleted: the versions that its deletions got, by their keys."""
+
+    store_id: str
+    acknowledged_at: float
+    versions: Mapping[str, int]
+
+    def name(self, prefix: str) -> str:
+        """Return the key of the record; by their keys, records are in the order of their times."""
+        first = min(self.versions.values())
+        return f"{records_behind(prefix, self.acknowledged_at)}-{self.store_id}-{first}.json"
+
+    def as_bytes(self) -> bytes:
+        fields = {
+            "store_id": self.store_id,
+            "acknowledged_at": self.acknowledged_at,
+            "versions": dict(self.versions),
+        }
+        return json.dumps(fields, ensure_ascii=False).encode()
+
+    @classmethod
+    def of_bytes(cls, body: bytes, written_at: float) -> DeletionRecord:
+        """Undo ``as_bytes``; nothing is deleted after the store says that it was ``written_at``.
+
+        Raises:
+            ValueError: It is no record.
+        """
+        try:
+            fields = json.loads(body)
+            at = _earliest(float(fields["acknowledged_at"]), written_at)
+            numbers = {str(key): _version(str(each)) for key, each in fields["versions"].items()}
+            versions = {key: number for key, number in numbers.items() if number is not None}
+            store_id = str(fields["store_id"])
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise ValueError("no record of ours") from error
+        if at is None or not versions:
+            raise ValueError("no record of ours")
+        return cls(store_id, at, versions)
+
+
+def records_behind(prefix: str, at: float) -> str:
+    """Return what the keys of records lie behind that tell of deletions from ``at`` on."""
+    return f"{prefix}{DELETED}{max(0, int(at)):012d}"
+
+
+def _place(key: str) -> str:
+    return to_hex(digest_of(key.encode()))
+
+
+def _version(text: str) -> int | None:
+    sound = text.isascii() and text.isdigit() and len(text) <= VERSION_DIGITS
+    return int(text) if sound else None
+
+
+def _instant(text: str | None) -> float | None:
+    try:
+        at = float(text or "")
+    except ValueError:
+        return None
+    return at if math.isfinite(at) else None
+
+
+def _earliest(at: float | None, until: float | None) -> float | None:
+    """Return when something was acknowledged, at the latest ``until`` the store wrote it."""
+    if at is None or not math.isfinite(at):
+        return until
+    return at if until is None else min(at, until + TRUNCATED_SECONDS)
