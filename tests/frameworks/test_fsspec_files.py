@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import pickle
 import time
@@ -186,9 +185,11 @@ def test_an_exception_leaves_nothing(fs: CachetierFileSystem, node: Node, throug
             finally:
                 file.close()
         mode = "w" if through == "text" else "wb"
-        opened: Any = fs.open("run/7/a", mode)
-        if through == "fsspec":
-            opened = fsspec.open("cachetier://run/7/a", "wb", service_url=node.url)
+        opened: Any = (
+            fsspec.open("cachetier://run/7/a", "wb", service_url=node.url)
+            if through == "fsspec"
+            else fs.open("run/7/a", mode)
+        )
         with opened as file:
             file.write("half" if through == "text" else b"half")
             raise ValueError("not whole")
@@ -208,15 +209,6 @@ def test_a_file_written_while_an_exception_is_handled_is_kept(fs: CachetierFileS
         put(fs, "run/7/a", b"in time")
 
     assert fs.cat("run/7/a") == b"in time"
-
-
-def test_a_file_that_is_never_closed_leaves_nothing(fs: CachetierFileSystem) -> None:
-    file = fs.open("run/7/a", "wb")
-    file.write(b"half")
-    del file
-    gc.collect()
-
-    assert not fs.exists("run/7/a")
 
 
 def test_the_descriptor_can_be_synced_and_not_written_to(fs: CachetierFileSystem) -> None:

@@ -2,17 +2,20 @@
 
 A written file becomes a shard when it is closed, and leaves nothing when it is left by an
 exception, even where only ``close`` is called while the exception passes, as fsspec's own
-``OpenFile`` does.
+``OpenFile`` does. One that nobody closes is closed when it is collected, or when the program ends,
+as local files are.
 """
 
 from __future__ import annotations
 
+import atexit
 import io
 import logging
 import os
 import sys
 import tempfile
 import threading
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -49,6 +52,8 @@ class WrittenFile(io.BufferedIOBase):
         self._ended = False
         self._descriptor: int | None = None
         self._opened_during = sys.exception()
+        self._process = os.getpid()
+        _open_files.add(self)
 
     @abstractmethod
     def tell(self) -> int: ...
@@ -121,20 +126,58 @@ class WrittenFile(io.BufferedIOBase):
     def __del__(self) -> None:
         if getattr(self, "_ended", True):
             return
-        if Workers.is_at_work():  # collected on a thread that an abort may wait for
-            threading.Thread(target=self.abort, name="cachetier-abort").start()
+        if Workers.is_at_work():  # collected on a thread that the end may wait for
+            threading.Thread(target=self.let_go, name="cachetier-close").start()
         else:
+            self.let_go()
+
+    def let_go(self) -> None:
+        """Close a file that nobody closed, and say so; does not raise.
+
+        A forked child has no part in its parent's.
+        """
+        if self._ended or self._process != os.getpid():
             self.abort()
+            return
+        log.warning("%s was never closed: open it by `with`, or close it", self.path)
+        try:
+            self.close()
+        except Exception as error:
+            lost = f"{self.path} was never closed, and is not kept: {error}"
+            log.error("%s", lost)
+            _lost_files.append(lost)
 
     def __reduce_ex__(self, protocol: object) -> Any:
         raise TypeError(f"{self.path} is being written: it cannot be pickled")
 
     def _end(self) -> None:
         self._ended = True
+        _open_files.discard(self)
         self._opened_during = None  # with its frames, and all they refer to
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+_open_files: weakref.WeakSet[WrittenFile] = weakref.WeakSet()
+_lost_files: list[str] = []
+
+
+def close_left_files() -> None:
+    """Close the files that nobody closed until the program's end, and tell of those that are lost.
+
+    The log may be closed by then, and a program that believes that all is saved may have ended
+    well: standard error has the last word.
+    """
+    for file in list(_open_files):
+        file.let_go()
+    for lost in _lost_files:
+        with suppress(Exception):
+            sys.stderr.write(f"cachetier: {lost}\n")
+    _lost_files.clear()
+
+
+atexit.register(close_left_files)
 
 
 class StoredFile(WrittenFile):
@@ -147,6 +190,7 @@ class StoredFile(WrittenFile):
     def __init__(self, path: str, writer: ShardWriter, on_end: Callable[[bool], None]) -> None:
         """A file that calls ``on_end`` with whether there is a shard now."""
         super().__init__(path)
+        writer.has_owner = True
         self._writer = writer
         self._on_end = on_end
 

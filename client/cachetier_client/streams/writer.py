@@ -66,6 +66,7 @@ class ShardWriter:
     Attributes:
         receipt: The promise, once the stream is closed.
         closed: Whether it takes no more bytes.
+        has_owner: Whether somebody else ends it when it is collected.
     """
 
     mode = "wb"
@@ -73,6 +74,7 @@ class ShardWriter:
     def __init__(self, destination: Destination) -> None:
         self.receipt: Receipt | None = None
         self.closed = False
+        self.has_owner = False
         self._failed = False
         self._process = os.getpid()
         self._to = destination
@@ -181,7 +183,7 @@ class ShardWriter:
             self.abort()
 
     def __del__(self) -> None:
-        if not getattr(self, "closed", True) and not self._is_inherited():
+        if not (getattr(self, "closed", True) or self.has_owner or self._is_inherited()):
             warnings.warn(
                 f"shard {self._to.request.name} was never closed", ResourceWarning, stacklevel=2
             )
