@@ -32,7 +32,7 @@ from cachetier.drain.upload.source import DamagedError, ShardSource, opened_sour
 from cachetier.drain.upload.stopwatch import TimedObjectStore, timed
 from cachetier.drain.upload.target import ConflictError
 from cachetier.errors import NotFoundError, RemoteError
-from cachetier.model.superseding import DeletionRecord, Stamp
+from cachetier.model.superseding import MARGIN_SECONDS, DeletionRecord, Stamp
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.store_clock import StoreClock
 
@@ -130,8 +130,15 @@ class ObjectWorker:
             Stamp(self._stamps.store_id, opened.version, opened.acknowledged_at),
             opened.base,
             opened.conditional,
+            self._margin_seconds(opened.acknowledged_at),
             lambda seen: self._channel.ask(messages.OwnVersionSeen(seen)),
         )
+
+    def _margin_seconds(self, acknowledged_at: float | None) -> float:
+        """Return by how much a version has to be later than what lies under its key."""
+        now = self._clock.now()
+        comes_at_once = now is not None and now - (acknowledged_at or 0.0) <= MARGIN_SECONDS
+        return 0.0 if comes_at_once else MARGIN_SECONDS
 
     def _record_deletion(
         self, task: Task, opened: messages.LocalObject, target: ObjectTarget

@@ -86,20 +86,31 @@ class Stamp:
         return self.is_of(other) and other.version >= self.version
 
 
-def judge(ours: Stamp, there: Stamp, *, replaces: bool, conditional: bool = False) -> Verdict:
+def judge(
+    ours: Stamp,
+    there: Stamp,
+    *,
+    replaces: bool,
+    conditional: bool = False,
+    margin_seconds: float = MARGIN_SECONDS,
+) -> Verdict:
     """Return what becomes of a version where the bucket has another object under its key.
+
+    A put that comes to the bucket at once finds what it was put over, as at S3, so the times need
+    no margin then: who puts through one node what was just put through another replaces it.
 
     Args:
         ours: Of the version, or the deletion.
         there: Of the object in the bucket.
         replaces: The object is what the version was put over, by its ETag.
         conditional: The client named what the version may replace: it replaces nothing else.
+        margin_seconds: How much later it has to be; none where it comes to the bucket at once.
     """
     if replaces or (ours.is_of(there) and there.version < ours.version):
         return Verdict.NEWER
     if conditional:
         return Verdict.CONFLICT
-    return Verdict.NEWER if _is_later(ours, there, MARGIN_SECONDS) else Verdict.SUPERSEDED
+    return Verdict.NEWER if _is_later(ours, there, margin_seconds) else Verdict.SUPERSEDED
 
 
 def is_deleted(ours: Stamp, deletion: Stamp) -> bool:

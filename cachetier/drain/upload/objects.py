@@ -40,7 +40,7 @@ from cachetier.errors import (
     StoppingError,
     UploadGoneError,
 )
-from cachetier.model.superseding import Stamp, Verdict, judge
+from cachetier.model.superseding import MARGIN_SECONDS, Stamp, Verdict, judge
 from cachetier.remote.base import IF_ABSENT, Condition, ObjectStore, UploadedPart, if_match
 
 NOTHING_THERE = ""
@@ -67,8 +67,8 @@ class PieceToSend:
 class ObjectTarget:
     """What is to lie under a key, and over what: ``base`` is None where that is not known.
 
-    ``conditional``: the client said what it may replace. ``saw`` hears of a version of our own that
-    this directory has not had yet.
+    ``conditional``: the client said what it may replace. ``margin_seconds``: see ``judge``. ``saw``
+    hears of a version of our own that this directory has not had yet.
     """
 
     key: str
@@ -80,6 +80,7 @@ class ObjectTarget:
     stamp: Stamp
     base: str | None = None
     conditional: bool = False
+    margin_seconds: float = MARGIN_SECONDS
     saw: Callable[[int], None] = lambda _version: None
 
     @property
@@ -126,7 +127,13 @@ class ObjectTarget:
         if self.stamp.is_behind(there):
             self.saw(there.version)
         replaces = info.etag == self.base
-        verdict = judge(self.stamp, there, replaces=replaces, conditional=self.conditional)
+        verdict = judge(
+            self.stamp,
+            there,
+            replaces=replaces,
+            conditional=self.conditional,
+            margin_seconds=self.margin_seconds,
+        )
         if verdict is Verdict.CONFLICT:
             what = f"{self.key} holds {info.etag} in the bucket"
             raise ConflictError(f"{what}, {self._expected}: somebody else changed it")

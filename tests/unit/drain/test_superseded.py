@@ -149,11 +149,28 @@ def test_of_two_puts_at_about_the_same_time_the_one_in_the_bucket_stays(
     two.put(KEY, b"v1")
     clock.advance(4.0)
     one.put(KEY, b"v2")
+    clock.advance(LONG)
     drain(two)
     drain(one)
 
     assert bucket.get(KEY) == b"v1"
     assert superseded(one) == [KEY]
+
+
+def test_who_goes_at_once_replaces_and_deletes_what_another_node_has_just_put(
+    one: MountNode, two: MountNode, bucket: Bucket, clock: FakeClock
+) -> None:
+    for each, body in ((two, b"v1"), (one, b"v2"), (two, b"v3")):
+        each.put(KEY, body)
+        clock.advance(0.5)
+        drain(each)
+        assert bucket.get(KEY) == body
+
+    one.delete(KEY)
+    drain(one)
+
+    assert KEY not in bucket.list(MOUNT.prefix).keys
+    assert superseded(one) == superseded(two) == []
 
 
 def test_whoever_waits_for_what_was_superseded_waits_no_longer(

@@ -71,6 +71,16 @@ def test_a_conditional_put_replaces_only_what_it_was_put_over_or_our_own_late_wr
     assert judge(OURS, there, replaces=False, conditional=True) is expected
 
 
+@pytest.mark.parametrize(("writer", "time"), [*product(WRITERS, TIMES)])
+def test_a_put_that_comes_at_once_replaces_whatever_was_acknowledged_before_it(
+    writer: str, time: str
+) -> None:
+    there = Stamp(*WRITERS[writer], TIMES[time])
+    newer = writer == "ourselves, lower" or time in ("long before", "just before", "at once")
+    expected = Verdict.NEWER if newer else Verdict.SUPERSEDED
+    assert judge(OURS, there, replaces=False, margin_seconds=0.0) is expected
+
+
 @pytest.mark.parametrize("seconds", [-60.0, -1.0, 1.0, 60.0])
 def test_of_two_plain_puts_at_most_one_thinks_that_it_is_newer(seconds: float) -> None:
     theirs = Stamp("two", 3, AT + seconds)
