@@ -58,7 +58,7 @@ def train_once(step: int) -> float:
     return float(loss.detach())
 
 
-done = latest_common_step(options.run) or 0
+done = latest_common_step(options.run, strict=True) or 0  # not past what another node holds
 if done:
     found = state()
     load(found, storage_reader=CachetierReader(f"cachetier://{options.run}/{done}"))

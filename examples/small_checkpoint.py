@@ -52,7 +52,7 @@ def save_and_restore(client: Client, run: str) -> None:
     print(f"durable    after {time.monotonic() - begun:.1f} s: it survives the loss of this node")
     print(f"object     {remote}/{run}/1/layer-0: the raw bytes, under a plain key")
 
-    newest = client.latest(run)
+    newest = client.latest(run, strict=True)
     step = newest.step if newest else None
     print(f"latest     step {step}: what a job that starts again resumes from")
     begun = time.monotonic()

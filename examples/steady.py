@@ -22,7 +22,7 @@ given = parser.parse_args()
 
 with Client(run=given.run) as client:
     # S3 is asked only by a node that has no whole step of the run: saving needs no S3.
-    newest = client.latest(given.run, level="local") or client.latest(given.run, level="durable")
+    newest = client.latest(given.run, level="local") or client.latest(given.run, strict=True)
     first = newest.step + 1 if newest else 1
     for step in range(first, first + given.steps):
         began = time.perf_counter()

@@ -76,6 +76,7 @@ OPERATIONS: Mapping[str, Need] = {
     "steps": _READ_RUN,
     "branches": _READ_RUN,
     "latest": _READ_RUN,
+    "unflushed": _READ_RUN,
     "step": _READ_RUN,
     "objects": _READ_RUN,  # of a mount, which is what a run is elsewhere
     "runs": Need(Role.READ, Extent.OWN),
@@ -97,6 +98,7 @@ OPERATIONS: Mapping[str, Need] = {
     "phase": _HINT,
     "fallback": _HINT,
     "collect": _ADMIN,
+    "forget": _ADMIN,
     "drain_retry": _ADMIN,
     "drain_rate": _ADMIN,
     "link_create": Need(Role.SCRAPE, Extent.OWN, audited=True),

@@ -260,6 +260,25 @@ def delete(
         show(as_json, {"deleted_shards": deleted}, text)
 
 
+def forget(
+    node: Annotated[str, typer.Argument(help="Its host name, or the id of its cache directory.")],
+    run: Annotated[str | None, typer.Argument(help="Only this run.")] = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give up the steps that a node holds which will not return, so that jobs start without them.
+
+    A node that is alive says again within minutes what it holds.
+
+    JSON: `forgotten`, the steps: `run`, `step`, `save_id`, `world_size`, `ranks`, `nodes`.
+    """
+    with reported(as_json), reach(url) as client:
+        steps = client.forget(node, run)
+        lines = [f"{each.run}/{each.step}: given up, with save {each.save_id}" for each in steps]
+        document = {"forgotten": [asdict(each) for each in steps]}
+        show(as_json, document, "\n".join(lines) or f"{node} is forgotten; it held no step.")
+
+
 # --- how they look -------------------------------------------------------------------------------
 
 

@@ -21,11 +21,8 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
 
 from cachetier_client.clock import Clock
 from cachetier_client.io.digests import digest_of
@@ -47,6 +44,7 @@ from cachetier.model.cluster_order import (
 from cachetier.model.objects import Mount, ObjectVersion, Order
 from cachetier.objects.ordering import Place
 from cachetier.remote.base import ObjectStore
+from cachetier.remote.bounded_calls import BoundedCalls
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -54,9 +52,7 @@ log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 2.0
 LONGEST_ROUND_SECONDS = 3 * ROUND_SECONDS  # after more the node slept, or was stopped
-PATIENCE_SECONDS = 5.0  # a put waits no longer for the bucket, which is then away
 ASKERS = 16
-Answer = TypeVar("Answer")
 OpenStore = Callable[[str], ObjectStore]
 
 
@@ -95,7 +91,7 @@ class MountOrder:
         self._owes = self._is_held()
         self._away_until = 0.0
         self._swept = False
-        self._askers = ThreadPoolExecutor(ASKERS, thread_name_prefix="order-note")
+        self._asked = BoundedCalls(ASKERS, "order-note")  # a put waits no longer for the bucket
         self._seen: dict[str, str] = {}
         self._round_at = clock.monotonic()
         self._waited: dict[int, tuple[str | None, float]] = {}  # of versions: for what, how long
@@ -181,17 +177,6 @@ class MountOrder:
         self._away_until = self._clock.monotonic() + ROUND_SECONDS
 
     # --- the bucket ------------------------------------------------------------------------------
-
-    def _asked(self, call: Callable[[], Answer]) -> Answer:
-        """Return what a call says in the time that a put has for it.
-
-        Raises:
-            RemoteError: It does not; it may take effect still.
-        """
-        try:
-            return self._askers.submit(call).result(PATIENCE_SECONDS)
-        except FutureTimeoutError:
-            raise TransientError(f"no answer of the bucket in {PATIENCE_SECONDS:g} s") from None
 
     def _key(self, name: str) -> str:
         return f"{notes_prefix(self.mount.prefix)}{name}"
@@ -330,7 +315,7 @@ class MountOrder:
 
     def close(self) -> None:
         """Ask no more; what hangs is left behind."""
-        self._askers.shutdown(wait=False, cancel_futures=True)
+        self._asked.close()
 
     # --- asked -----------------------------------------------------------------------------------
 

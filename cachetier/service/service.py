@@ -81,6 +81,7 @@ from cachetier.status.report import Addresses, Course, Door, NodeReport
 from cachetier.status.warnings import Machine
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
+from cachetier.steps.unflushed import UnflushedNotes
 from cachetier.steps.waits import Waits
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -154,14 +155,11 @@ class Service:
             self._build()
             self._drain.start()
             undo.callback(lambda: self._drain.stop(self._grace.left()))
-            self._pending_seals.start()
-            undo.callback(lambda: self._pending_seals.stop(ROUND_SECONDS))
-            self._housekeeping.start()
-            undo.callback(lambda: self._housekeeping.stop(ROUND_SECONDS))
             if self.objects.mounts:
                 ask_time_of(self._bucket.objects)
-            self._ordering.start()
-            undo.callback(lambda: self._ordering.stop(ROUND_SECONDS))
+            for each in (self._pending_seals, self._housekeeping, self._ordering, self._notes):
+                each.start()
+                undo.callback(each.stop, ROUND_SECONDS)
             self.store.open_files.start()
             self._waits.start()
             undo.callback(self._waits.stop)
@@ -250,6 +248,7 @@ class Service:
             clock=clock,
             hurry=self._drain.hurry,
         )
+        self._notes = UnflushedNotes(store, self._bucket, self._changes, clock)
         self._housekeeping = self._keeper(evictor)
         self.report = self._reporter()
         self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
@@ -376,6 +375,7 @@ class Service:
     def _open_doors(self, undo: ExitStack) -> None:
         settings = self._settings
         undo.callback(self._restore.close)
+        undo.callback(self.operations.checkpoints.unflushed.close)
         undo.callback(self.operations.whole_steps.close)
         shared = UnixDoor(settings.socket_path, self.operations, mode=settings.socket_permissions)
         own = self.operations.access.sockets().items()
@@ -581,7 +581,8 @@ class Service:
 
     def _warnings(self) -> list[str]:
         of_tls = self._tls.warnings(self._clock.now()) if self._tls is not None else []
-        return [*self._passed_over.warnings(), *of_tls, *self._unmounted]
+        late = self._notes.warnings()
+        return [*self._passed_over.warnings(), *of_tls, *self._unmounted, *late]
 
     def _still_remote(self, shard: Shard) -> bool:
         return self._restore.sources.still_there(shard)

@@ -62,6 +62,7 @@ from cachetier.restore.adopt import save_of
 from cachetier.restore.published import FoundStep, PublishedSteps
 from cachetier.restore.replica_choice import Absences
 from cachetier.steps.pending import Pending, pending_of
+from cachetier.steps.unflushed import UnflushedSteps
 from cachetier.steps.views import (
     NewestSteps,
     ShardView,
@@ -85,6 +86,8 @@ Hurry = Callable[[str | None, int | None], None]
 
 class Checkpoints:
     """Looks at and changes whole steps. Thread-safe.
+
+    ``unflushed`` says what other nodes hold that is not durable.
 
     Args:
         store: What is here.
@@ -116,6 +119,7 @@ class Checkpoints:
         self._hurry_replicas = hurry_replicas
         durable = Remote(remote, bucket)
         self._published = published or PublishedSteps(store, durable, (), Absences(clock))
+        self.unflushed = UnflushedSteps(store, bucket, self._published, clock)
         self._remote = remote
 
     # --- changing --------------------------------------------------------------------------------
@@ -306,9 +310,10 @@ class Checkpoints:
         """Return ``latest``, and a newer step that this node can restore, if there is one."""
         found = self.latest(run, level)
         here = None if level is Level.LOCAL else self.latest(run, Level.LOCAL)
+        elsewhere = None if level is Level.LOCAL else self.unflushed.newer(run, found)
         if here is None or (found is not None and here.step <= found.step):
-            return NewestSteps(found)
-        return NewestSteps(found, newer_local=here.step)
+            return NewestSteps(found, unflushed=elsewhere)
+        return NewestSteps(found, newer_local=here.step, unflushed=elsewhere)
 
     def step(self, run: str, step: int) -> tuple[StepView, list[ShardView]]:
         """Return one step with its shards, from this node or else from the bucket.

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cachetier_client.bucket_format.documents import Manifest
+from cachetier_client.results import UnflushedStep
 
 from cachetier.local.catalog.records import Summary
 from cachetier.local.catalog.step_queries import RankProgress, ShardCount
@@ -69,10 +70,14 @@ class StepProgress:
 
 @dataclass(frozen=True, slots=True)
 class NewestSteps:
-    """The newest step restorable at a level, and a newer one that this node can restore."""
+    """The newest step restorable at a level, and a newer one that this node can restore.
+
+    ``unflushed`` are newer ones that other nodes hold; None if nobody was asked, or can say.
+    """
 
     step: StepView | None
     newer_local: int | None = None
+    unflushed: tuple[UnflushedStep, ...] | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

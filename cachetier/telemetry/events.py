@@ -212,6 +212,18 @@ ORDER_PUT_OFF = _warning(
     "code",
     alike=("run", "code"),
 )
+UNFLUSHED_PUT_OFF = _warning(
+    "unflushed.put_off",
+    "the bucket does not take the notes about steps that are not durable, which is tried again: "
+    "%(reason)s",
+    "code",
+    alike=("code",),
+)
+UNFLUSHED_UNREADABLE = _warning(
+    "unflushed.unreadable",
+    "%(key)s is no note of a node, and is passed over: %(reason)s",
+    alike=("key",),
+)
 DRAIN_FAILED = _warning(
     "drain.failed",
     "%(kind)s of %(run)s/%(step)d failed at %(remote)s and is repeated: %(reason)s (%(code)s)",

@@ -51,6 +51,7 @@ from cachetier_client.errors import (
     StagedIOError,
     StepPublishedError,
     StoppingError,
+    UnflushedStepsError,
     WaitError,
     error_for,
 )
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         Receipt,
         ShardInfo,
         StepInfo,
+        UnflushedStep,
     )
     from cachetier_client.streams.reader import ShardReader
     from cachetier_client.streams.writer import ShardWriter
@@ -98,6 +100,7 @@ _HOMES = {
     "ShardReader": "streams.reader",
     "ShardWriter": "streams.writer",
     "StepInfo": "results",
+    "UnflushedStep": "results",
     "checkpoint": "default",
     "default_client": "default",
     "flush": "default",
@@ -134,6 +137,7 @@ __all__ = [
     "Receipt",
     "ShardInfo",
     "StepInfo",
+    "UnflushedStep",
     "CachetierClientError",
     "WaitError",
     "BackpressureError",
@@ -161,6 +165,7 @@ __all__ = [
     "SaveSupersededError",
     "SealedError",
     "StepPublishedError",
+    "UnflushedStepsError",
     "GiveUpError",
     "BackgroundError",
     "FencedError",

@@ -95,6 +95,11 @@ class CachetierClientError(Exception):
             if value is not None:
                 self.context.setdefault(name, value)
 
+    def as_json(self) -> dict[str, Any]:
+        """Return it as ``error_from`` reads it."""
+        described = {"code": self.code, "message": self.message, "hint": self.hint}
+        return {**described, "run": self.run, "step": self.step}
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle with the cause in words: exceptions go to other ranks without theirs."""
         because = f" ({_cause_of(self)})" if self.__cause__ is not None else ""
@@ -321,6 +326,17 @@ class LocalOnlyError(LookAtRunError):
     hint = (
         "It is safe on this node and is not drained: `durable_every` or `supersede`. To send it, "
         "flush this very step on every node: `cachetier flush --run RUN --step STEP`."
+    )
+
+
+class UnflushedStepsError(LookAtRunError):
+    """Another node acknowledged a whole step that is newer, and that is not durable yet."""
+
+    code = "unflushed_steps"
+    http_status = 409
+    hint = (
+        "Flush the step on the nodes named, then start again. If a node will not return: "
+        "`cachetier forget NODE RUN`. CACHETIER_IGNORE_UNFLUSHED=1 starts one job without it."
     )
 
 

@@ -6,7 +6,7 @@ Source: docs/protocol.md, "Operations".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 Level = Literal["local", "replicated", "durable"]
@@ -136,6 +136,45 @@ class StepInfo:
             shards=shards,
             pinned=reply.get("pinned") is True,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class UnflushedStep:
+    """A step that other nodes acknowledged, and that is not durable yet.
+
+    ``nodes`` are their host names, ``stores`` the ids of their cache directories. ``ranks`` are
+    those whose parts are on any node, ``ranks_here`` those on the node that was asked.
+    """
+
+    run: str
+    step: int
+    save_id: str
+    world_size: int
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    stores: tuple[str, ...]
+    ranks_here: tuple[int, ...] = ()
+
+    @classmethod
+    def from_reply(cls, reply: Mapping[str, Any]) -> UnflushedStep:
+        """Read a step of ``unflushed``."""
+        found: dict[str, Any] = {name: reply[name] for name in cls.__slots__}
+        for name in ("ranks", "nodes", "stores", "ranks_here"):
+            found[name] = tuple(found[name])
+        return cls(**found)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every rank's part is on some node, so that the step can become durable."""
+        return len(self.ranks) >= self.world_size
+
+    def is_newer(self, step: int | None, save_id: str) -> bool:
+        """Return whether a job that resumes from ``step``, or from nothing, would be without it."""
+        return step is None or self.step > step or (self.step == step and self.save_id != save_id)
+
+    def with_ranks_here(self, ranks: tuple[int, ...]) -> UnflushedStep:
+        """Return it as a node knows it that has the parts of ``ranks``."""
+        return replace(self, ranks=tuple(sorted({*self.ranks, *ranks})), ranks_here=ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def save(client: Client, run: str, step: int, part: Part) -> int:
 
 def restore(client: Client, run: str, level: Level, part: Part) -> int:
     """Bring back the newest step restorable at ``level``; return it, or 0 if there is none."""
-    step = latest_common_step(run, level=level, client=client) or 0  # the same on all ranks
+    step = latest_common_step(run, level=level, client=client, strict=True) or 0
     if step:
         for shard, buffer in part.buffers.items():
             client.get_shard(run, step, f"rank-{part.rank}/{shard}", out=buffer)

@@ -12,8 +12,14 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from cachetier_client import Client
-from cachetier_client.errors import CachetierClientError, InvalidRequestError
-from cachetier_client.results import StepInfo
+from cachetier_client.errors import (
+    CachetierClientError,
+    InvalidRequestError,
+    RemoteError,
+    RemoteUnavailableError,
+    UnflushedStepsError,
+)
+from cachetier_client.results import StepInfo, UnflushedStep
 from cachetier_client.torch.agreement import (
     AgreementError,
     agree,
@@ -33,13 +39,26 @@ class Listing:
     """A client that knows of steps what it is told to: whole ones, or parts of a save of many."""
 
     def __init__(
-        self, local: dict[int, tuple[int, ...]], remote: tuple[int, ...] = (), world: int = 3
+        self,
+        local: dict[int, tuple[int, ...]],
+        remote: tuple[int, ...] = (),
+        world: int = 3,
+        elsewhere: dict[int, tuple[int, ...]] | RemoteError | None = None,
     ) -> None:
+        self._elsewhere = elsewhere or {}
         self._local = [info(step, ranks, world) for step, ranks in local.items()]
         self._remote = [info(step, tuple(range(world)), world) for step in remote]
 
     def steps(self, run: str, level: str, *, timeout_seconds: float) -> list[StepInfo]:
         return self._local if level == "local" else self._remote
+
+    def unflushed(self, run: str, *, timeout_seconds: float) -> list[UnflushedStep]:
+        if isinstance(self._elsewhere, RemoteError):
+            raise self._elsewhere
+        return [
+            UnflushedStep(run, step, f"save-{step}", 3, (0, 1, 2), ("other",), ("0f",), here)
+            for step, here in self._elsewhere.items()
+        ]
 
 
 def info(step: int, ranks: tuple[int, ...], world: int) -> StepInfo:
@@ -101,6 +120,69 @@ def test_the_newest_common_step_of_different_lists() -> None:
         "a part is on no node": {"any": 3, "local": None, "durable": 3},
         "nothing in common": {"any": None, "local": None, "durable": None},
     }
+
+
+# --- what other nodes hold -----------------------------------------------------------------------
+
+
+Elsewhere = list[dict[int, tuple[int, ...]] | RemoteError | None]
+
+
+def strict_among(elsewhere: Elsewhere, *, strict: bool = True) -> Any:
+    listing: Any = Listing({1: (0, 1, 2)}, elsewhere=elsewhere[dist.get_rank()])
+    try:
+        return latest_common_step(RUN, client=listing, strict=strict)
+    except UnflushedStepsError as error:
+        return [error.code, error.step, error.message, error.hint]
+
+
+def steps_elsewhere() -> Any:
+    lost, nothing = RemoteUnavailableError("the bucket is away"), None
+    mine, theirs, all_parts = (0, 1), (2,), (0, 1, 2)
+    return {
+        "on a node that is not in the job": strict_among([nothing, nothing, {7: ()}]),
+        "not strict": strict_among([{7: ()}] * 3, strict=False),
+        "older": strict_among([{1: ()}] * 3),
+        "on the nodes of the job": strict_among([{7: mine}, {7: mine}, {7: theirs}]),
+        "one node of the job is new": strict_among([{7: all_parts}, {7: all_parts}, {7: ()}]),
+        "one node cannot read": strict_among([lost, {7: ()}, nothing]),
+        "none can read": strict_among([lost] * 3),
+    }
+
+
+def test_all_ranks_refuse_alike_what_another_node_holds() -> None:
+    first, second, third = run_ranks(steps_elsewhere, 3)
+    assert first == second == third
+    refused = first["on a node that is not in the job"]
+    assert refused[:2] == ["unflushed_steps", 7]
+    assert "step 7 of run agreed (all of it) is on other" in refused[2]
+    assert "cachetier flush --run agreed --step 7" in refused[3]
+    assert first == {
+        "on a node that is not in the job": refused,
+        "not strict": 1,
+        "older": 1,
+        "on the nodes of the job": 1,
+        "one node of the job is new": refused,
+        "one node cannot read": refused,
+        "none can read": 1,
+    }
+
+
+def test_a_job_that_finds_nothing_does_not_start_anew_while_nobody_can_say(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = RemoteUnavailableError("the bucket is away")
+    nothing: Any = Listing({}, elsewhere=lost)
+    assert latest_common_step(RUN, client=nothing, level="local") is None
+    with pytest.raises(RemoteUnavailableError, match="cannot be read"):
+        latest_common_step(RUN, client=nothing, level="local", strict=True)
+    monkeypatch.setenv("CACHETIER_IGNORE_UNFLUSHED", "1")
+    assert latest_common_step(RUN, client=nothing, level="local", strict=True) is None
+
+
+def test_at_level_local_a_node_that_has_steps_asks_nobody() -> None:
+    has_one: Any = Listing({1: (0,)}, world=1, elsewhere={7: ()})
+    assert latest_common_step(RUN, client=has_one, level="local", strict=True) == 1
 
 
 # --- four ranks that fail in their own ways ------------------------------------------------------

@@ -16,7 +16,7 @@ from cachetier.local.catalog.records import IncidentRecord
 from tests.integration.serving import Served, serving, shard_path
 
 STEP = "/v1/runs/r/steps/1"
-NO_STEP = {"step": None, "newer_local": None}
+NO_STEP = {"step": None, "newer_local": None, "unflushed": None}
 
 
 @pytest.fixture
@@ -46,7 +46,11 @@ def test_a_step_goes_from_open_to_sealed(served: Served) -> None:
     assert served.call.post(f"{STEP}/seal", {**part, "rank": 1}).json == {"sealed_ranks": [0, 1]}
     latest = served.call("GET", "/v1/runs/r/latest?level=local").json["step"]
     assert (latest["step"], latest["state"], latest["shards"]) == (1, "sealed", 2)
-    assert served.call("GET", "/v1/runs/r/latest").json == {"step": None, "newer_local": 1}
+    assert served.call("GET", "/v1/runs/r/latest").json == {
+        "step": None,
+        "newer_local": 1,
+        "unflushed": [],
+    }
     listed = served.call("GET", "/v1/runs/r/steps?level=local").json["steps"]
     assert [each["step"] for each in listed] == [1]
 
@@ -275,6 +279,7 @@ def test_the_description_names_every_route(shared: Served) -> None:
         "/v1/runs/{run}/steps",
         "/v1/runs/{run}/branches",
         "/v1/runs/{run}/latest",
+        "/v1/runs/{run}/unflushed",
         "/v1/runs/{run}/steps/{step}",
         "/v1/runs/{run}/steps/{step}/seal",
         "/v1/runs/{run}/steps/{step}/abort",
@@ -292,6 +297,7 @@ def test_the_description_names_every_route(shared: Served) -> None:
         "/v1/tokens/{token_id}",
         "/v1/phase",
         "/v1/fallback",
+        "/v1/forget",
         "/livez",
         "/readyz",
         "/metrics",

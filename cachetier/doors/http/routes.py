@@ -136,8 +136,12 @@ def keeping_routes(node: Operations, pools: Pools) -> APIRouter:
 
 
 def client_routes(node: Operations, pools: Pools) -> APIRouter:
-    """Return the routes by which a client says what it does, and hears what failed."""
+    """Return the routes by which a client says what it does, and hears what it should know."""
     router = admitted_router(node.access, "operations")
+
+    @router.get("/v1/runs/{run}/unflushed", response_model=schemas.Unflushed)
+    async def unflushed(run: str) -> dict[str, Any]:
+        return await pools.patient(node.checkpoints.unflushed.listed, {"run": run})
 
     @router.post("/v1/phase")
     async def phase(request: Request, hint: schemas.PhaseRequest) -> dict[str, Any]:
@@ -228,6 +232,12 @@ def own_routes(node: Operations, pools: Pools, not_ready: NotReady) -> APIRouter
                 step=what.step,
             )
         return schemas.Flushed(**left.as_json())
+
+    @router.post("/v1/forget", response_model=schemas.Forgotten)
+    async def forget(request: Request, what: schemas.ForgetRequest) -> dict[str, Any]:
+        node.refuse_when_stopping()
+        with node.access.doing(caller_of(request.scope), "forget", what.run, node=what.node):
+            return await pools.patient(node.checkpoints.unflushed.forgotten, what.model_dump())
 
     @router.get("/livez")
     async def lives() -> Response:

@@ -42,6 +42,13 @@ class IncidentsRequest(_Request):
     clear: Annotated[bool, Field(strict=True)] = True
 
 
+class ForgetRequest(_Request):
+    """The node whose notes are removed, by host name or store id; of every run if none is named."""
+
+    node: str
+    run: str | None = None
+
+
 class TokenRequest(_Request):
     """For which principal to make a token; ``expires_seconds`` null: it never ends."""
 
@@ -107,11 +114,18 @@ class Steps(BaseModel):
     steps: list[StepModel]
 
 
+class Unflushed(BaseModel):
+    """Steps that other nodes hold and that are not durable."""
+
+    unflushed: list[dict[str, Any]]
+
+
 class Latest(BaseModel):
-    """The newest step at the level, and a newer one that this node can restore."""
+    """The newest step at the level, and newer ones: of this node, and of others."""
 
     step: StepModel | None
     newer_local: int | None = None
+    unflushed: list[dict[str, Any]] | None = None
 
 
 class OneStep(BaseModel):
@@ -127,6 +141,10 @@ class CollectRequest(_Request):
 
     dry_run: Annotated[bool, Field(strict=True)] = True
     older_than_seconds: Annotated[float, Field(ge=0)] = 86_400.0
+
+
+class Forgotten(BaseModel):
+    forgotten: list[dict[str, Any]]
 
 
 class PinModel(BaseModel):

@@ -205,7 +205,7 @@ class Session:
         if put is not None:
             return put.ids.run, {"step": put.ids.step, "name": put.name}
         run = header.get("run")
-        what = {"step": header.get("step"), "name": header.get("name")}
+        what = {field: header.get(field) for field in ("step", "name", "node")}
         return None if run is None else names.checked_run(run), what
 
     # --- hello -----------------------------------------------------------------------------------
@@ -448,9 +448,6 @@ class Session:
         view, shards = self._node.checkpoints.step(*step)
         return Reply({"step": {**view.as_json(), "shards": [asdict(shard) for shard in shards]}})
 
-    def _status(self, _header: Header) -> Reply:
-        return Reply({"status": self._node.status()})
-
     def _incidents(self, header: Header) -> Reply:
         clear = header.get("clear", True) is True
         found = self._node.incidents.take(self._client_id, clear=clear)
@@ -581,14 +578,16 @@ _OPERATIONS: dict[str, _Operation] = {
     "steps": _on(_header, Session._steps),
     "branches": _on(_header, Session._branches),
     "latest": _on(_header, Session._latest),
+    "unflushed": _on(_header, lambda s, h: Reply(s._node.checkpoints.unflushed.listed(h))),
     "step": _on(_step, Session._step),
-    "status": _on(_header, Session._status),
+    "status": _on(_header, lambda s, _h: Reply({"status": s._node.status()})),
     "incidents": _on(_header, Session._incidents),
     "whoami": _on(_header, Session._whoami),
     "pin": _on(_step, Session._pin),
     "unpin": _on(_step, Session._unpin),
     "pins": _on(_header, Session._pins),
     "collect": _on(_header, Session._collect),
+    "forget": _on(_header, lambda s, h: Reply(s._node.checkpoints.unflushed.forgotten(h))),
     "link_create": _on(_header, Session._link_create),
     "token_create": _on(_header, Session._token_create),
     "s3_key_create": _on(_header, Session._s3_key_create),

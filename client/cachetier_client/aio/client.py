@@ -117,6 +117,8 @@ class AsyncClient(OnThreads[Client]):
     steps = awaited(Client.steps)
     branches = awaited(Client.branches)
     latest = awaited(Client.latest)
+    unflushed = awaited(Client.unflushed)
+    forget = awaited(Client.forget)
     step = awaited(Client.step)
     delete_step = awaited(Client.delete_step)
     pin = awaited(Client.pin)

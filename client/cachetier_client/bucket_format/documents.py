@@ -41,6 +41,8 @@ NUMBER_LIMIT = 1 << 63  # what the catalog can hold
 # A manifest takes some 200 bytes for a shard, a part 16 more for each block of 4 MiB: room for as
 # many shards as a list may have, or for a part of 30 TB.
 DOCUMENT_LIMIT_BYTES = 128 << 20
+UNFLUSHED_LIMIT = 64  # saves that a note names
+UNFLUSHED_LIMIT_BYTES = 1 << 20
 
 Format = Annotated[int, between(FORMAT, FORMAT)]
 Run = Annotated[str, checked(checked_run)]
@@ -51,6 +53,7 @@ Location = Annotated[str, matching(r"[0-9]{1,16}[A-Za-z0-9._\-~]{0,67}")]
 Rank = Annotated[int, between(0, WORLD_LIMIT - 1)]
 WorldSize = Annotated[int, between(1, WORLD_LIMIT)]
 StoreIdentity = Annotated[str, matching(r"[0-9a-f]{1,32}(?:-[0-9a-f]{1,32})?")]
+HostName = Annotated[str, matching(r"[A-Za-z0-9._\-]{1,253}")]
 Nonce = Annotated[str, matching(r"[A-Za-z0-9._\-]{0,64}")]
 Count = Annotated[int, between(0, NUMBER_LIMIT - 1)]
 ShardBytes = Annotated[int, between(0, SHARD_LIMIT_BYTES)]
@@ -219,6 +222,31 @@ class PendingSeal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnflushedSave:
+    """A save that is not durable, and the ranks that sealed it on one node."""
+
+    step: Step
+    save_id: SaveId
+    world_size: WorldSize
+    ranks: tuple[Rank, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnflushedNote:
+    """The saves of a run that one node acknowledged and that are not durable, the newest first."""
+
+    format: Format = FORMAT
+    run: Run
+    store: StoreIdentity
+    host: HostName
+    saves: tuple[UnflushedSave, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.saves) > UNFLUSHED_LIMIT:
+            raise ValueError(f"it names {len(self.saves)} saves, more than {UNFLUSHED_LIMIT}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartReference:
     """A rank's part, pinned by size and digest so that it cannot change under a reader."""
 
@@ -352,6 +380,18 @@ def read_manifest(body: bytes, run: str, step: int, key: str) -> Manifest:
     if (manifest.run, manifest.step) != (run, step):
         raise IntegrityError(f"{key} is the manifest of {manifest.run}/{manifest.step}")
     return manifest
+
+
+def read_unflushed(body: bytes, key: str) -> UnflushedNote:
+    """Read the note of the run and node that ``key`` names.
+
+    Raises:
+        IntegrityError: It is damaged, or another one.
+    """
+    note = decode(UnflushedNote, body, key)
+    if not key.endswith(f"/{note.run}/{note.store}.json"):
+        raise IntegrityError(f"{key} is the note of {note.store} about {note.run}")
+    return note
 
 
 def read_part(body: bytes, run: str, rank: int, key: str) -> ReadPart:

@@ -10,6 +10,8 @@
     <prefix>/<run>/<location>/.cachetier/pack-<r>-<digest> small shards of a rank, in a row
     <prefix>/<run>/<step>/.cachetier/manifest.json         the step's only key that changes
     <prefix>/.cachetier/stores/<store>.json                a cache directory's claim on its store id
+    <prefix>/.cachetier/unflushed/<run>/<store>.json       steps of a run that a node acknowledged
+    and that are not durable yet
 
 With a spread layout the shards (and they alone) begin with one of sixteen prefixes, so that a store
 that limits requests by prefix limits each of them apart. The location says which layout a save has,
@@ -70,6 +72,14 @@ class Layout:
 
     def store_claim_key(self, store: str) -> str:
         return f"{self.run_prefix(RESERVED_SEGMENT)}stores/{store}.json"
+
+    def unflushed_prefix(self, run: str | None = None) -> str:
+        """Return the prefix of the notes of a run, or of all runs."""
+        prefix = f"{self.run_prefix(RESERVED_SEGMENT)}unflushed/"
+        return prefix if run is None else f"{prefix}{run}/"
+
+    def unflushed_key(self, run: str, store: str) -> str:
+        return f"{self.unflushed_prefix(run)}{store}.json"
 
     def location_prefix(self, run: str, location: str) -> str:
         return f"{self.run_prefix(run)}{location}/"

@@ -10,9 +10,17 @@ from typing import Any, SupportsIndex
 from cachetier_client import cadence as rules
 from cachetier_client.cadence import Cadence, Figure
 from cachetier_client.calls.caller import Caller, understood
+from cachetier_client.calls.unflushed import is_ignored, verdict
 from cachetier_client.errors import ForbiddenError
 from cachetier_client.identity.names import checked_name, checked_run, checked_step
-from cachetier_client.results import Level, LevelReached, ObjectListed, PinInfo, StepInfo
+from cachetier_client.results import (
+    Level,
+    LevelReached,
+    ObjectListed,
+    PinInfo,
+    StepInfo,
+    UnflushedStep,
+)
 from cachetier_client.transport.base import Reply
 
 PUT_SECONDS = 60.0
@@ -91,6 +99,7 @@ class Runs:
         run: str | None = None,
         level: Level = "durable",
         *,
+        strict: bool = False,
         timeout_seconds: float = LOOK_SECONDS,
     ) -> StepInfo | None:
         """Return the newest step that can be restored at ``level``, or None.
@@ -99,17 +108,64 @@ class Runs:
         If this node can restore a newer one, ``newer_local`` names it, and so does the log at level
         info, which tells of it even where None is returned. Several ranks resume from what
         ``cachetier_client.torch.latest_common_step`` finds.
+
+        A newer step that other nodes acknowledged, and that is not durable yet, is named in the log
+        at level warning; ``strict`` refuses to go without one that is whole. At ``local`` no bucket
+        is asked for such steps.
+
+        Raises:
+            UnflushedStepsError: ``strict``, and there is such a step.
+            RemoteUnavailableError: ``strict``, nothing was found, and nobody can say whether
+                another node holds a step.
         """
         with self._caller.calling("latest", run=run), understood():
             fields = {"run": self._caller.run_of(run), "level": level}
             reply = self._ask("latest", fields, timeout_seconds)
             described, newer_local = reply["step"], reply.get("newer_local")
             found = None if described is None else StepInfo.from_reply(described)
+            told = reply.get("unflushed", []) if level != "local" else []
+            newer = None if told is None else list(map(UnflushedStep.from_reply, told))
+            has_step, ignored = found is not None, is_ignored()
+            refused = verdict(fields["run"], newer, found=has_step, ignored=ignored)
+            if strict and refused is not None:
+                raise refused
             if newer_local is None:
                 return found
-            newer = int(newer_local)
-            log.info(_NEWER, fields["run"], level, found.step if found else None, newer)
-            return None if found is None else replace(found, newer_local=newer)
+            here = int(newer_local)
+            log.info(_NEWER, fields["run"], level, found.step if found else None, here)
+            return None if found is None else replace(found, newer_local=here)
+
+    def unflushed(
+        self, run: str | None = None, *, timeout_seconds: float = LOOK_SECONDS
+    ) -> list[UnflushedStep]:
+        """Return the steps of a run that other nodes hold, newer than what is durable.
+
+        Each node says so in a note in the bucket; this node's own steps are in ``steps``.
+
+        Raises:
+            RemoteError: The bucket cannot be asked.
+        """
+        with self._caller.calling("unflushed", run=run), understood():
+            fields = {"run": self._caller.run_of(run)}
+            listed = self._ask("unflushed", fields, timeout_seconds)["unflushed"]
+            return [UnflushedStep.from_reply(described) for described in listed]
+
+    def forget(
+        self, node: str, run: str | None = None, *, timeout_seconds: float = LOOK_SECONDS
+    ) -> list[UnflushedStep]:
+        """Remove what a node that will not return said of its steps; return those given up.
+
+        Args:
+            node: Its host name, or the id of its cache directory.
+            run: Only of this run.
+
+        Raises:
+            NotFoundError: It holds nothing, as far as anybody knows.
+        """
+        with self._caller.calling("forget", run=run), understood():
+            fields = {"node": node, "run": None if run is None else checked_run(run)}
+            forgotten = self._ask("forget", fields, timeout_seconds)["forgotten"]
+            return [UnflushedStep.from_reply(described) for described in forgotten]
 
     def step(
         self, run: str | None, step: SupportsIndex, *, timeout_seconds: float = LOOK_SECONDS

@@ -87,7 +87,7 @@ def lay_out(
         The tag; None if there is no step that every rank can restore.
     """
     client = client or default_client()
-    step = latest_common_step(run, level=level, client=client)
+    step = latest_common_step(run, level=level, client=client, strict=True)
     if step is None:
         return None
     info = whole_step(client, run, step)

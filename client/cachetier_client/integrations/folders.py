@@ -8,16 +8,18 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from cachetier_client.calls.reads import GET_SECONDS
+from cachetier_client.calls.unflushed import is_ignored, verdict
 from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.client import Client
-from cachetier_client.errors import IntegrityError
+from cachetier_client.errors import IntegrityError, RemoteError
 from cachetier_client.identity.names import checked_name
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
-from cachetier_client.results import ShardInfo, StepInfo
+from cachetier_client.results import ShardInfo, StepInfo, UnflushedStep
 from cachetier_client.step_files import whole_step
 
 _READ_BYTES = 8 * BLOCK_BYTES  # something for every thread of the client
@@ -130,10 +132,21 @@ def newest_step(client: Client, run: str | None) -> StepInfo | None:
     """Return the newest step that this process can restore, from its node or a remote, or None.
 
     For programs of one process; ranks ask ``cachetier_client.torch.latest_common_step``.
+
+    Raises:
+        UnflushedStepsError: Another node holds a newer one that is whole, and not durable.
     """
     here = [each for each in client.steps(run, "local") if len(each.ranks) == each.world_size]
     found = [*here, *client.steps(run, "replicated")]
-    return max(found, key=lambda each: each.step, default=None)
+    newest = max(found, key=lambda each: each.step, default=None)
+    step, save_id = (newest.step, newest.save_id) if newest is not None else (None, "")
+    newer: list[UnflushedStep] | None = None
+    with suppress(RemoteError):
+        newer = [each for each in client.unflushed(run) if each.is_newer(step, save_id)]
+    refused = verdict(run, newer, found=newest is not None, ignored=is_ignored())
+    if refused is not None:
+        raise refused
+    return newest
 
 
 def write_whole(path: Path, text: str) -> None:

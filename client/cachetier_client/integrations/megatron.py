@@ -120,7 +120,7 @@ def bring_back(
         The folder, for ``dist_checkpointing.load``; None if there is no such step.
     """
     client = client or default_client()
-    step = latest_common_step(run, level=level, client=client)
+    step = latest_common_step(run, level=level, client=client, strict=True)
     if step is None:
         return None
     folder = fetch_step(client, run, step, Path(root) / f"iter_{step:07d}")

@@ -261,7 +261,7 @@ def _run_and_step(address: str, client: Client | None) -> tuple[str, int] | None
     if found.path != (LATEST,):
         return parse_step(address, StepName.chosen())
     run = found.run
-    step = latest_common_step(run, client=client)
+    step = latest_common_step(run, client=client, strict=True)
     if step is None:
         log.warning("%s: run %s has no step that every rank can restore", address, run)
         return None

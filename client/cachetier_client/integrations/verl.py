@@ -93,7 +93,7 @@ class CachetierCheckpointHandler(CheckpointHandler):  # type: ignore[misc]  # it
         self._puts.wait()
 
     def _find_latest_checkpoint(self) -> str | None:
-        step = latest_common_step(self._run, client=self._client)
+        step = latest_common_step(self._run, client=self._client, strict=True)
         if step is None:
             found: str | None = super()._find_latest_checkpoint()
             return found

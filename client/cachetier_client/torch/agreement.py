@@ -11,18 +11,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from typing import Any, Literal, SupportsIndex, TypeVar, cast, get_args
 
 import torch.distributed as dist
 
+from cachetier_client.calls.unflushed import is_ignored, merged, verdict
 from cachetier_client.client import Client
 from cachetier_client.clock import SystemClock
 from cachetier_client.deadline import Deadline
 from cachetier_client.default import default_client
-from cachetier_client.errors import InvalidRequestError, NotDurableError
+from cachetier_client.errors import InvalidRequestError, NotDurableError, RemoteError, error_from
 from cachetier_client.identity.names import checked_step
 from cachetier_client.identity.ranks import place_of
-from cachetier_client.results import Level, StepInfo
+from cachetier_client.results import Level, StepInfo, UnflushedStep
 from cachetier_client.torch.rounds import AgreementError, Group, GroupStore, Round
 
 RestorableLevel = Literal["any", "local", "replicated", "durable"]
@@ -42,8 +44,12 @@ def latest_common_step(
     level: RestorableLevel = "any",
     client: Client | None = None,
     timeout_seconds: float = AGREE_SECONDS,
+    strict: bool = False,
 ) -> int | None:
     """Return the newest step of a run that every rank can restore; the same on all ranks.
+
+    A newer step that other nodes acknowledged, and that is not durable yet, is named in the log at
+    level warning.
 
     Args:
         run: Default: ``CACHETIER_RUN``.
@@ -54,11 +60,16 @@ def latest_common_step(
             and each rank's node has sealed its own. See docs/torch.md, "Restart".
         client: Default: the process's own.
         timeout_seconds: Whole call.
+        strict: Refuse to go without such a step that is whole, unless all of it is on the nodes of
+            this group. ``CACHETIER_IGNORE_UNFLUSHED=1``, on any rank, starts all the same.
 
     Returns:
         The step; None if there is none.
 
     Raises:
+        UnflushedStepsError: ``strict``, and there is such a step; the same on all ranks.
+        RemoteUnavailableError: ``strict``, there is no step, and nobody can say whether another
+            node holds one; the same on all ranks.
         AgreementError: A rank could not look, or did not come; the same on all ranks.
     """
     if level not in get_args(RestorableLevel):
@@ -66,11 +77,14 @@ def latest_common_step(
             f"level={level!r} is none of {', '.join(get_args(RestorableLevel))}",
             hint="Pass one of these.",
         )
-    asked = f"latest_common_step(run={run!r}, level={level!r})"
+    asked = f"latest_common_step(run={run!r}, level={level!r}, strict={strict})"
     with _round(asked, process_group, timeout_seconds) as (round_, deadline):
         used = client or default_client()
-        found = _restorable(used, run, level, deadline)
-        return cast("int | None", round_.answer(found, lambda every: _newest(every, level)))
+        mine = _known(used, run, level, deadline)
+        agreed = round_.answer(mine, lambda every: _verdict(every, run, level, strict=strict))
+    if agreed["refused"] is not None:
+        raise error_from(agreed["refused"])
+    return cast("int | None", agreed["step"])
 
 
 def wait_for_step(
@@ -219,17 +233,50 @@ def _restorable(
     return [_saved(info) for info in found.values()]
 
 
+def _known(
+    client: Client, run: str | None, level: RestorableLevel, deadline: Deadline
+) -> dict[str, Any]:
+    """Return what this rank can restore, and what other nodes hold that is not durable.
+
+    ``elsewhere`` is None if that cannot be read. At ``local`` only a rank that finds nothing on its
+    node asks the bucket.
+    """
+    found = _restorable(client, run, level, deadline)
+    elsewhere: list[Any] | None = [] if level == "local" and found else None
+    if elsewhere is None:
+        with suppress(RemoteError):
+            seconds = deadline.for_service()
+            elsewhere = list(map(asdict, client.unflushed(run, timeout_seconds=seconds)))
+    return {"saves": found, "elsewhere": elsewhere, "ignored": is_ignored()}
+
+
+def _verdict(
+    every: list[dict[str, Any]], run: str | None, level: RestorableLevel, *, strict: bool
+) -> Any:
+    """Return the step of all ranks, and the error that all of them raise; warn of other steps."""
+    step, save_id = _newest([each["saves"] for each in every], level)
+    heard = [each["elsewhere"] for each in every if each["elsewhere"] is not None]
+    steps = merged(UnflushedStep.from_reply(described) for told in heard for described in told)
+    newer = [each for each in steps if each.is_newer(step, save_id)] if heard else None
+    ignored = any(each["ignored"] for each in every)
+    refused = verdict(run, newer, found=step is not None, ignored=ignored)
+    return {"step": step, "refused": refused.as_json() if strict and refused else None}
+
+
 def _saved(info: StepInfo) -> _Saved:
     return info.step, info.save_id, info.world_size, info.ranks
 
 
-def _newest(every: list[list[_Saved]], level: RestorableLevel) -> int | None:
-    """Return the newest step of which all ranks have the same save; ``local``: all parts."""
+def _newest(every: list[list[_Saved]], level: RestorableLevel) -> tuple[int | None, str]:
+    """Return the newest step of which all ranks have the same save, and that save.
+
+    At ``local`` the ranks together must have all parts.
+    """
     saves = [{(step, save): (world, ranks) for step, save, world, ranks in each} for each in every]
     common = set(saves[0]).intersection(*saves[1:])
     for step, save in sorted(common, reverse=True):
         found = [each[step, save] for each in saves]
         there = {rank for _, ranks in found for rank in ranks}
         if level != "local" or len(there) == found[0][0]:
-            return step
-    return None
+            return step, save
+    return None, ""

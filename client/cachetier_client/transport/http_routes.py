@@ -54,6 +54,7 @@ def request_for(op: str, fields: Mapping[str, Any]) -> Request:
         "steps": Request("GET", _with_query(f"{run}/steps", fields, "level")),
         "branches": Request("GET", _with_query(f"{run}/branches", fields, "level")),
         "latest": Request("GET", _with_query(f"{run}/latest", fields, "level")),
+        "unflushed": Request("GET", f"{run}/unflushed"),
         "step": Request("GET", step),
         "delete_step": Request("DELETE", step),
         "pins": Request("GET", "/v1/pins"),
@@ -62,6 +63,7 @@ def request_for(op: str, fields: Mapping[str, Any]) -> Request:
         "collect": Request(
             "POST", "/v1/collect", _document(fields, "dry_run", "older_than_seconds")
         ),
+        "forget": Request("POST", "/v1/forget", _document(fields, "node", "run")),
         "wait": Request("GET", _with_query(f"{step}/wait", fields, "level", "name", _TIMEOUT)),
         "status": Request("GET", "/v1/status"),
         "incidents": Request("POST", "/v1/incidents", _document(fields, "client_id", "clear")),

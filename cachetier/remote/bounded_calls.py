@@ -1,0 +1,47 @@
+"""Calls on a bucket that nobody waits for longer than some seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import TypeVar
+
+from cachetier.errors import TransientError
+
+PATIENCE_SECONDS = 5.0
+Answer = TypeVar("Answer")
+
+
+class BoundedCalls:
+    """Makes calls on threads of its own, each waited for a bounded time. Thread-safe.
+
+    A call that hangs is left behind: it may take effect still.
+    """
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+
+    def __call__(self, call: Callable[[], Answer]) -> Answer:
+        """Return the answer of ``call``.
+
+        Raises:
+            RemoteError: The call fails, or does not answer in time.
+        """
+        return _answer(self._threads.submit(call))
+
+    def each(self, calls: Iterable[Callable[[], Answer]]) -> list[Answer]:
+        """Return the answers of ``calls``, which are made at once; raises as one call does."""
+        return [_answer(begun) for begun in [self._threads.submit(call) for call in calls]]
+
+    def close(self) -> None:
+        """Make no more calls; those that hang are left behind."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _answer(begun: Future[Answer]) -> Answer:
+    try:
+        return begun.result(PATIENCE_SECONDS)
+    except FutureTimeoutError:
+        begun.cancel()
+        raise TransientError(f"no answer of the bucket in {PATIENCE_SECONDS:g} s") from None

@@ -1,0 +1,314 @@
+"""Steps that a node acknowledged and that are not durable yet, as notes in the bucket tell of them.
+
+Each node keeps one note for each run of which it has such steps, and takes it away when there is
+none left. A job that starts elsewhere reads the notes, so that it does not begin anew beside steps
+that will be published later. No acknowledgement waits for a note: it is written a second later,
+unless the step is durable by then, and while the bucket is away it is owed.
+
+A request that failed may take effect later. The note is therefore sent, or removed, once more after
+a while, and until then its row stays in the catalog. A note that stands for long is sent again as
+well, because somebody may have removed it (``cachetier forget``).
+
+Source: docs/design/0037-unflushed-steps.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import re
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from cachetier_client.bucket_format.documents import (
+    UNFLUSHED_LIMIT,
+    UNFLUSHED_LIMIT_BYTES,
+    UnflushedNote,
+    UnflushedSave,
+    encode,
+    read_unflushed,
+)
+from cachetier_client.calls.unflushed import merged
+from cachetier_client.clock import Clock
+from cachetier_client.identity import names
+from cachetier_client.io.digests import digest_of
+from cachetier_client.results import UnflushedStep
+from cachetier_client.units import counted
+
+from cachetier.errors import (
+    CachetierError,
+    IntegrityError,
+    NotFoundError,
+    ObjectMissingError,
+    RemoteError,
+)
+from cachetier.local.catalog import unflushed
+from cachetier.local.catalog.unflushed import Unflushed
+from cachetier.local.store import Store
+from cachetier.notifier import Changes
+from cachetier.remote.base import ListedObject
+from cachetier.remote.bounded_calls import BoundedCalls
+from cachetier.remote.bucket import Bucket
+from cachetier.restore.published import PublishedSteps
+from cachetier.steps.views import StepView
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
+
+log = logging.getLogger(__name__)
+
+ROUND_SECONDS = 0.5
+IDLE_SECONDS = 30.0
+YOUNG_SECONDS = 0.8  # a step that is durable by then needs no note
+TOLD_SECONDS = 2.0
+LATE_SECONDS = 60.0  # a request that failed takes effect no later
+AGAIN_SECONDS = 300.0
+FRESH_SECONDS = 5.0
+NOTES_LIMIT = 1000
+STEPS_LIMIT = 16
+UNKNOWN = b""
+
+
+@dataclass(slots=True)
+class _Note:
+    """What the bucket has of the note of a run, as far as this process knows.
+
+    ``body`` is None for no note. ``again_at``: when it is sent, or removed, once more; if
+    ``unsure``, a request may take effect until then.
+    """
+
+    body: bytes | None = UNKNOWN
+    saves: Mapping[int, UnflushedSave] = field(default_factory=dict)
+    again_at: float = math.inf
+    unsure: bool = False
+    failed_at: float = -math.inf
+
+
+class UnflushedNotes:
+    """Keeps the notes of this node. ``round`` is called by one thread."""
+
+    def __init__(self, store: Store, bucket: Bucket, changes: Changes, clock: Clock) -> None:
+        self._store = store
+        self._bucket = bucket
+        self._changes = changes
+        self._clock = clock
+        self._calls = BoundedCalls(2, "unflushed-note")
+        self._host = re.sub(r"[^A-Za-z0-9._\-]", "-", socket.gethostname())[:253] or "unnamed"
+        late = clock.monotonic() + LATE_SECONDS  # of the process before
+        noted = store.read(unflushed.noted_runs)
+        self._notes = {run: _Note(again_at=late, unsure=True) for run in noted}
+        self._since: dict[Unflushed, float] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="unflushed", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """End the thread; one that hangs in the remote is left to die with the process."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_seconds)
+        self._calls.close()
+
+    def warnings(self) -> list[str]:
+        """Return a sentence if steps are not announced in the bucket that should be by now."""
+        told = {n for note in list(self._notes.values()) if note.body for n in note.saves}
+        oldest = self._clock.monotonic() - TOLD_SECONDS
+        late = [e.run for e, at in self._since.items() if at < oldest and e.number not in told]
+        steps, runs = counted(len(late), "step"), ", ".join(sorted(set(late))[:3])
+        text = (
+            f"{steps} of {runs} could not be announced in the bucket: a job that starts elsewhere"
+        )
+        return [f"{text} is not told of what is not durable"] if late else []
+
+    def _run(self) -> None:
+        rings = 0
+        while not self._stopping.is_set():
+            try:
+                self.round()
+            except CachetierError as error:  # the bucket is away, or the disk: the next round comes
+                tell(log, events.UNFLUSHED_PUT_OFF, code=error.code, reason=error.message)
+            busy = self._since or self._notes
+            rings = self._changes.next_ring(rings, 0.0 if busy else IDLE_SECONDS)
+            self._stopping.wait(ROUND_SECONDS)
+
+    def round(self) -> None:
+        """Send the notes that changed, and remove those that say nothing any more.
+
+        Raises:
+            RemoteError: The bucket is away, or refuses one, which comes last in the next round.
+        """
+        now, before = self._clock.monotonic(), self._since
+        owed = self._store.read(unflushed.unflushed_saves)
+        self._since = {each: before.get(each, now) for each in owed}
+        wanted: dict[str, dict[int, UnflushedSave]] = defaultdict(dict)
+        for each, since in self._since.items():
+            note = self._notes.get(each.run, _Note())
+            young = now - since < YOUNG_SECONDS
+            save = note.saves.get(each.number) if young else each.save  # what it said before
+            if save is not None:
+                wanted[each.run][each.number] = save
+        for run in wanted.keys() - self._notes.keys():
+            self._store.write(unflushed.remember_note, run)
+            self._notes[run] = _Note()
+        for run, note in sorted(self._notes.items(), key=lambda item: item[1].failed_at):
+            self._settle(run, note, wanted[run], now)
+
+    def _settle(
+        self, run: str, note: _Note, saves: Mapping[int, UnflushedSave], now: float
+    ) -> None:
+        """Have the bucket hold the note of ``run`` with ``saves``, or none."""
+        body = self._body(run, saves) if saves else None
+        if note.body == body and now < note.again_at:
+            return
+        objects = self._bucket.objects
+        key = self._bucket.layout.unflushed_key(run, self._store.store_id)
+        try:
+            if body is None:
+                self._calls(functools.partial(objects.delete, key))
+            else:
+                self._calls(functools.partial(objects.put, key, body, digest=digest_of(body)))
+        except RemoteError:
+            note.body, note.saves, note.unsure = UNKNOWN, {}, True
+            note.failed_at, note.again_at = now, now + LATE_SECONDS
+            raise
+        note.body, note.saves, note.unsure = body, saves, note.unsure and now < note.again_at
+        if not note.unsure:
+            note.again_at = now + AGAIN_SECONDS
+            if body is None:
+                self._store.write(unflushed.forget_note, run)
+                del self._notes[run]
+
+    def _body(self, run: str, saves: Mapping[int, UnflushedSave]) -> bytes:
+        newest, store_id = tuple(saves.values())[:UNFLUSHED_LIMIT], self._store.store_id
+        return encode(UnflushedNote(run=run, store=store_id, host=self._host, saves=newest))
+
+
+class UnflushedSteps:
+    """Reads the notes of other nodes. Thread-safe; all who ask in five seconds share one look."""
+
+    def __init__(
+        self, store: Store, bucket: Bucket, published: PublishedSteps, clock: Clock
+    ) -> None:
+        self._store = store
+        self._bucket = bucket
+        self._published = published
+        self._clock = clock
+        self._calls = BoundedCalls(8, "unflushed-look")
+        self._locks: dict[str, threading.Lock] = {}
+        self._looks: dict[str, tuple[float, tuple[UnflushedStep, ...] | RemoteError]] = {}
+        self._read: dict[str, tuple[str, UnflushedNote | None]] = {}
+        self.close = self._calls.close
+
+    def of_run(self, run: str) -> tuple[UnflushedStep, ...]:
+        """Return the steps of ``run`` that other nodes hold, newer than what is durable.
+
+        The newest are first; there are at most ``STEPS_LIMIT``.
+
+        Raises:
+            RemoteError: The bucket cannot be asked.
+        """
+        with self._locks.setdefault(run, threading.Lock()):
+            at, found = self._looks.get(run, (-math.inf, ()))
+            if self._clock.monotonic() - at >= FRESH_SECONDS:
+                try:
+                    found = self._look(run)
+                except RemoteError as error:
+                    found = error
+                if len(self._looks) >= NOTES_LIMIT:
+                    self._looks.clear()
+                self._looks[run] = self._clock.monotonic(), found
+        if isinstance(found, RemoteError):
+            raise found
+        return found
+
+    def newer(self, run: str, found: StepView | None) -> tuple[UnflushedStep, ...] | None:
+        """Return the steps ``of_run`` that are newer than ``found``; None if nobody can say."""
+        newest = (found.step, found.save_id) if found is not None else (None, "")
+        try:
+            return tuple(each for each in self.of_run(run) if each.is_newer(*newest))
+        except RemoteError:
+            return None
+
+    def listed(self, wish: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to the operation ``unflushed``; raises as ``of_run`` does."""
+        return {"unflushed": list(map(asdict, self.of_run(names.checked_run(wish.get("run")))))}
+
+    def forgotten(self, wish: Mapping[str, Any]) -> dict[str, Any]:
+        """Remove the notes of another node, by host name or store id; return what is given up.
+
+        Raises:
+            NotFoundError: That node has no note.
+            RemoteError: The bucket cannot be asked.
+        """
+        node, run = str(wish.get("node")), wish.get("run")
+        prefix = self._bucket.layout.unflushed_prefix(run and names.checked_run(run))
+        found = []
+        for each in self._listed(prefix):
+            note = self._note(each)
+            if node in (_store_of(each.key), note and note.host):
+                self._calls(functools.partial(self._bucket.objects.delete, each.key))
+                found.append(note)
+        self._looks.clear()
+        if not found:
+            hint = "`cachetier latest RUN` names the nodes that do."
+            raise NotFoundError(f"no other node {node} holds steps that are not durable", hint=hint)
+        return {"forgotten": [asdict(step) for note in found for step in _steps_in(note)]}
+
+    def _look(self, run: str) -> tuple[UnflushedStep, ...]:
+        listed = self._listed(self._bucket.layout.unflushed_prefix(run))
+        notes = self._calls.each(functools.partial(self._note, each) for each in listed)
+        found = merged(step for note in notes for step in _steps_in(note))
+        if not found:
+            return ()
+        durable = self._calls(lambda: next(self._published.durable_steps(run), None))
+        owed = self._store.read(unflushed.unflushed_saves)
+        here = {(e.save.step, e.save.save_id): e.save.ranks for e in owed if e.run == run}
+        newest = (durable.step, durable.save_id) if durable is not None else (None, "")
+        newer = [each for each in found if each.is_newer(*newest)][:STEPS_LIMIT]
+        return tuple(
+            each.with_ranks_here(here.get((each.step, each.save_id), ())) for each in newer
+        )
+
+    def _listed(self, prefix: str) -> list[ListedObject]:
+        """Return the notes of other nodes."""
+        objects = self._bucket.objects
+        page = self._calls(lambda: objects.list_page(prefix, "", "", NOTES_LIMIT))
+        others = [each for each in page.objects if _store_of(each.key) != self._store.store_id]
+        return [each for each in others if each.size_bytes <= UNFLUSHED_LIMIT_BYTES]
+
+    def _note(self, listed: ListedObject) -> UnflushedNote | None:
+        """Return a note, or None for one that is gone, or that no node of ours can have written."""
+        key, etag = listed.key, listed.etag
+        if key in self._read and self._read[key][0] == etag:
+            return self._read[key][1]
+        note = None
+        try:
+            note = read_unflushed(self._bucket.objects.get(key), key)
+        except ObjectMissingError:
+            return None
+        except IntegrityError as error:
+            tell(log, events.UNFLUSHED_UNREADABLE, key=key, reason=error.message)
+        if len(self._read) >= NOTES_LIMIT:
+            self._read.clear()
+        self._read[key] = etag, note
+        return note
+
+
+def _store_of(key: str) -> str:
+    return key.rpartition("/")[2].removesuffix(".json")
+
+
+def _steps_in(note: UnflushedNote | None) -> list[UnflushedStep]:
+    if note is None:
+        return []
+    nodes, stores = (note.host,), (note.store,)
+    return [
+        UnflushedStep(note.run, each.step, each.save_id, each.world_size, each.ranks, nodes, stores)
+        for each in note.saves
+    ]

@@ -1,0 +1,366 @@
+"""Notes about steps that are not durable: when they are in the bucket, and what others read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cachetier_client.identity.names import SaveIds
+from cachetier_client.io.digests import digest_of
+from cachetier_client.results import UnflushedStep
+
+from cachetier.errors import CachetierError, NotFoundError, RemoteError
+from cachetier.local.catalog import unflushed
+from cachetier.model.levels import Level
+from cachetier.model.policy import DRAIN_ALL, Policy
+from cachetier.steps.unflushed import (
+    AGAIN_SECONDS,
+    FRESH_SECONDS,
+    LATE_SECONDS,
+    TOLD_SECONDS,
+    UnflushedNotes,
+)
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import FaultyObjectStore, fail, lose_reply
+from tests.fakes.memory_store import MemoryObjectStore
+from tests.stateful.node import Node
+
+NOTES = "tier/.cachetier/unflushed/"
+
+
+@dataclass
+class Writer:
+    """A node that writes notes over a link that may fail."""
+
+    directory: Path
+    bucket: MemoryObjectStore
+    clock: FakeClock
+    vfs: str
+    policy: Policy = DRAIN_ALL
+
+    def __post_init__(self) -> None:
+        self.link = FaultyObjectStore(self.bucket)
+        self._open()
+
+    def _open(self) -> None:
+        self.node = Node(self.directory, self.link, self.clock, vfs=self.vfs, policy=self.policy)
+        self.notes = UnflushedNotes(
+            self.node.store, self.node.bucket, self.node.changes, self.clock
+        )
+
+    def seal(self, step: int, *ranks: int, world_size: int = 1, save: str = "save") -> None:
+        for rank in ranks or (0,):
+            ids = SaveIds("run", step, save, rank, world_size)
+            self.node.put(ids, f"rank-{rank}", b"weights")
+            self.node.checkpoints.seal(ids, len(ranks) or 1)
+
+    def round(self, seconds: float = 1.0) -> None:
+        self.notes_or_error()
+        self.clock.advance(seconds)
+        self.notes.round()
+
+    def notes_or_error(self) -> bool:
+        try:
+            self.notes.round()
+        except RemoteError:
+            return False
+        return True
+
+    def rows(self) -> list[str]:
+        return self.node.store.read(unflushed.noted_runs)
+
+    def kill(self) -> None:
+        self.notes.stop(0.0)
+        self.node.die()
+        self._open()
+
+    def close(self) -> None:
+        self.notes.stop(0.0)
+        self.node.close()
+
+    def told(self) -> tuple[UnflushedStep, ...]:
+        self.clock.advance(FRESH_SECONDS)
+        return self.node.checkpoints.unflushed.of_run("run")
+
+
+@pytest.fixture
+def one(tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock, vfs: str) -> Iterator[Writer]:
+    writer = Writer(tmp_path / "one", remote, clock, vfs)
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def other(
+    tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock, vfs: str
+) -> Iterator[Writer]:
+    writer = Writer(tmp_path / "other", remote, clock, vfs)
+    yield writer
+    writer.close()
+
+
+def noted(bucket: MemoryObjectStore) -> list[list[int]]:
+    """Return the steps that each note in the bucket names."""
+    bodies = [json.loads(bucket.get(key)) for key in bucket.list(NOTES).keys]
+    return [[save["step"] for save in body["saves"]] for body in bodies]
+
+
+def test_a_step_is_noted_once_it_is_not_durable_for_a_moment_and_until_it_is(
+    one: Writer, remote: MemoryObjectStore
+) -> None:
+    one.seal(1)
+    one.notes.round()
+    assert noted(remote) == []
+    one.round()
+    assert noted(remote) == [[1]]
+    one.seal(2)
+    one.round()
+    assert noted(remote) == [[2, 1]]
+    one.node.drain.drain_all()
+    one.round()
+
+    assert noted(remote) == []
+    assert one.rows() == []
+    assert not one.notes.warnings()
+
+
+def test_a_step_that_is_durable_at_once_costs_no_request(one: Writer) -> None:
+    one.seal(1)
+    one.notes.round()
+    one.node.drain.drain_all()
+    before = one.link.calls.copy()
+    one.round()
+
+    assert one.link.calls == before
+    assert one.rows() == []
+
+
+def test_a_slow_step_costs_a_put_and_a_delete_and_nothing_while_it_stands(one: Writer) -> None:
+    one.seal(1, 0, 1, world_size=2)
+    before = one.link.calls.copy()
+    for _ in range(20):
+        one.round()
+    assert one.link.calls - before == {"put": 1}
+    one.node.drain.drain_all()
+    before = one.link.calls.copy()
+    for _ in range(20):
+        one.round()
+
+    assert one.link.calls - before == {"delete": 1}
+
+
+def test_what_a_policy_keeps_here_is_not_noted_until_a_flush_wants_it(
+    tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock, vfs: str
+) -> None:
+    writer = Writer(tmp_path / "kept", remote, clock, vfs, Policy(durable_every=2))
+    try:
+        writer.seal(1)
+        writer.round()
+        assert noted(remote) == []
+        writer.node.checkpoints.drained("run", 1)
+        writer.round()
+        assert noted(remote) == [[1]]
+    finally:
+        writer.close()
+
+
+def test_a_step_that_ends_otherwise_leaves_its_note(one: Writer, remote: MemoryObjectStore) -> None:
+    one.seal(1)
+    one.seal(2)
+    one.round()
+    one.node.checkpoints.delete_step("run", 2)
+    one.round()
+
+    assert noted(remote) == [[1]]
+
+
+def test_while_the_bucket_is_away_the_status_says_so_and_the_note_comes_later(
+    one: Writer, remote: MemoryObjectStore
+) -> None:
+    one.seal(1)
+    one.notes.round()
+    one.link.go_down()
+    one.clock.advance(TOLD_SECONDS + 1)
+    assert not one.notes_or_error()
+    assert one.link.fired
+    (warning,) = one.notes.warnings()
+    assert "1 step of run could not be announced" in warning
+    one.link.mend()
+    one.notes.round()
+
+    assert noted(remote) == [[1]]
+    assert not one.notes.warnings()
+
+
+@pytest.mark.parametrize("operation", ["put", "delete"])
+def test_a_note_is_right_in_the_end_though_a_request_came_late(
+    one: Writer, remote: MemoryObjectStore, operation: str
+) -> None:
+    one.seal(1)
+    call = one.link.calls["put"] + 1 if operation == "put" else 1
+    one.link.add(lose_reply("put", call) if operation == "put" else fail("delete"))
+    for _ in range(3):
+        one.notes_or_error()
+        one.clock.advance(1.0)
+    one.node.drain.drain_all()
+    for _ in range(3):
+        one.notes_or_error()
+    assert len(one.link.fired) == 1
+    assert noted(remote) == []
+    assert one.rows() == ["run"]  # that request may still take effect
+    key = one.node.bucket.layout.unflushed_key("run", one.node.store.store_id)
+    remote.put(key, b"late", digest=digest_of(b"late"))
+    one.round(LATE_SECONDS)
+
+    assert remote.list(NOTES).keys == ()
+    assert one.rows() == []
+
+
+@pytest.mark.parametrize("moment", ["row", "note", "durable", "deleted"])
+def test_a_kill_at_any_moment_leaves_no_note_in_the_end(
+    one: Writer, remote: MemoryObjectStore, moment: str
+) -> None:
+    one.seal(1)
+    one.notes.round()
+    one.clock.advance(1.0)
+    if moment == "row":
+        one.node.store.write(unflushed.remember_note, "run")
+    else:
+        one.notes.round()
+    if moment in ("durable", "deleted"):
+        one.node.drain.drain_all()
+    if moment == "deleted":
+        remote.delete(one.node.bucket.layout.unflushed_key("run", one.node.store.store_id))
+    one.kill()
+    assert one.rows() == ["run"]
+    one.round()
+    assert noted(remote) == ([] if moment in ("durable", "deleted") else [[1]])
+    one.node.drain.drain_all()
+    one.round()
+    assert noted(remote) == []
+    one.round(LATE_SECONDS)
+
+    assert one.rows() == []
+
+
+def test_others_are_told_who_has_a_step_and_what_of_it(one: Writer, other: Writer) -> None:
+    one.seal(5, 0, 1, world_size=4)
+    one.round()
+    (step,) = other.told()
+    assert (step.step, step.ranks, step.ranks_here) == (5, (0, 1), ())
+    assert step.stores == (one.node.store.store_id,)
+    assert not step.is_whole
+    other.seal(5, 2, 3, world_size=4)
+
+    (step,) = other.told()
+    assert (step.ranks, step.ranks_here, step.is_whole) == ((0, 1, 2, 3), (2, 3), True)
+    assert one.told() == ()  # the other has not said so yet
+
+
+def test_a_step_that_the_bucket_knows_or_has_passed_is_nothing_to_wait_for(
+    one: Writer, other: Writer, remote: MemoryObjectStore
+) -> None:
+    one.seal(5)
+    one.round()
+    note, key = remote.get(remote.list(NOTES).keys[0]), remote.list(NOTES).keys[0]
+    one.node.drain.drain_all()
+    one.round()
+    remote.put(key, note, digest=digest_of(note))  # its node died before it took it away
+    assert other.told() == ()
+    other.seal(6)
+    other.node.drain.drain_all()
+
+    assert other.told() == ()
+
+
+def test_another_save_of_the_newest_durable_step_is_waited_for(one: Writer, other: Writer) -> None:
+    other.seal(5, save="durable")
+    other.node.drain.drain_all()
+    one.seal(5, save="again")
+    one.round()
+
+    (step,) = other.told()
+    assert step.save_id == "again"
+    newest = other.node.checkpoints.newest("run", Level.DURABLE)
+    assert newest.unflushed == (step,)
+    assert other.node.checkpoints.newest("run", Level.LOCAL).unflushed is None
+
+
+def test_a_node_looks_once_for_all_who_ask_in_five_seconds(one: Writer, other: Writer) -> None:
+    one.seal(5)
+    one.round()
+    other.told()
+    before = other.link.calls.copy()
+    for _ in range(64):
+        assert len(other.node.checkpoints.unflushed.of_run("run")) == 1
+    assert other.link.calls == before
+    other.told()
+
+    asked = other.link.calls - before
+    assert asked["get"] == 0  # the note did not change
+    assert asked["list"] == 2  # the notes, and the steps that are durable
+
+
+def test_a_bucket_that_is_away_is_not_asked_by_each(one: Writer, other: Writer) -> None:
+    one.seal(5)
+    one.round()
+    other.link.go_down()
+    other.clock.advance(FRESH_SECONDS)
+    for _ in range(3):
+        with pytest.raises(RemoteError):
+            other.node.checkpoints.unflushed.of_run("run")
+
+    assert len(other.link.fired) == 1
+    assert other.node.checkpoints.unflushed.newer("run", None) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"format": 1}',
+        json.dumps({"format": 1, "run": "r", "store": "ab", "host": "h", "saves": []}).encode(),
+        json.dumps(
+            {"format": 1, "run": "run", "store": "ab", "host": "\x1b[2J", "saves": []}
+        ).encode(),
+    ],
+)
+def test_what_is_no_note_is_passed_over(
+    one: Writer, other: Writer, remote: MemoryObjectStore, body: bytes
+) -> None:
+    one.seal(5)
+    one.round()
+    remote.put(f"{NOTES}run/ab.json", body, digest=digest_of(body))
+
+    assert [step.step for step in other.told()] == [5]
+
+
+@pytest.mark.parametrize("run", ["run", None])
+def test_a_node_that_will_not_return_is_forgotten_by_id(
+    one: Writer, other: Writer, remote: MemoryObjectStore, run: str | None
+) -> None:
+    one.seal(5)
+    one.round()
+    reader = other.node.checkpoints.unflushed
+    with pytest.raises(NotFoundError):
+        reader.forgotten({"node": other.node.store.store_id, "run": run})
+    forgotten = reader.forgotten({"node": one.node.store.store_id, "run": run})
+
+    assert [step["step"] for step in forgotten["forgotten"]] == [5]
+    assert reader.of_run("run") == ()
+    one.round()
+    assert noted(remote) == []
+    one.round(AGAIN_SECONDS)
+    assert noted(remote) == [[5]]  # it is alive
+
+
+def test_a_name_that_is_none_is_refused(other: Writer) -> None:
+    with pytest.raises(CachetierError):
+        other.node.checkpoints.unflushed.forgotten({"node": "n", "run": "../x"})
+    with pytest.raises(CachetierError):
+        other.node.checkpoints.unflushed.listed({"run": None})
