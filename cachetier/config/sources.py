@@ -36,6 +36,7 @@ FOREIGN_VARIABLES = frozenset(
         "IMAGE",
         "RUN",
         "SAVE_ID",
+        "IGNORE_UNFLUSHED",
         "SERVICE_UID",
         "SOCKET_DIR",
         "URL",

@@ -9,6 +9,7 @@ from pathlib import Path
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.drain.serve.stats import RemoteSnapshot
+from cachetier.errors import SaveSupersededError, StepPublishedError
 from cachetier.local.catalog import claims, missing_objects, queries
 from cachetier.local.catalog.records import LOG_LOST
 from cachetier.local.lost_and_found import KEPT_SECONDS, LostAndFound
@@ -48,9 +49,8 @@ def warnings_of(store: Store, machine: Machine, node: NodeSnapshot, now: float) 
         if remote.role != "durable":
             found += _of_replica(remote, node.service.drains[remote.name].remote, progress, now)
     found += _of_disk(machine) + _of_room(store) + _of_losses(store, machine, now)
-    return (
-        found + _of_steps(store, machine.policy, node) + _of_bucket(store) + _of_claims(store, now)
-    )
+    found += _of_steps(store, machine.policy, node) + _of_replaced(store, now)
+    return found + _of_bucket(store) + _of_claims(store, now)
 
 
 def _of_remote(remote: RemoteSettings) -> list[str]:
@@ -163,6 +163,18 @@ def _of_losses(store: Store, machine: Machine, now: float) -> list[str]:
             "after 30"
         )
     return found
+
+
+def _of_replaced(store: Store, now: float) -> list[str]:
+    codes = SaveSupersededError.code, StepPublishedError.code
+    messages = store.look(queries.replaced_elsewhere, codes, now - NOTICED_SECONDS)
+    more = f" (and {len(messages) - NAMED_STEPS} more)" if len(messages) > NAMED_STEPS else ""
+    named = "; ".join(messages[:NAMED_STEPS])
+    return (
+        [f"steps of this node were replaced by another node's save: {named}{more}"]
+        if messages
+        else []
+    )
 
 
 def _of_bucket(store: Store) -> list[str]:

@@ -33,7 +33,7 @@ from cachetier_client.bucket_format.documents import (
     encode,
     read_unflushed,
 )
-from cachetier_client.calls.unflushed import merged
+from cachetier_client.calls.unflushed import merged, steps_in
 from cachetier_client.clock import Clock
 from cachetier_client.identity import names
 from cachetier_client.io.digests import digest_of
@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 ROUND_SECONDS = 0.5
 IDLE_SECONDS = 30.0
 YOUNG_SECONDS = 0.8  # a step that is durable by then needs no note
-TOLD_SECONDS = 2.0
+ANNOUNCED_SECONDS = 2.0
 LATE_SECONDS = 60.0  # a request that failed takes effect no later
 AGAIN_SECONDS = 300.0
 FRESH_SECONDS = 5.0
@@ -117,9 +117,9 @@ class UnflushedNotes:
 
     def warnings(self) -> list[str]:
         """Return a sentence if steps are not announced in the bucket that should be by now."""
-        told = {n for note in list(self._notes.values()) if note.body for n in note.saves}
-        oldest = self._clock.monotonic() - TOLD_SECONDS
-        late = [e.run for e, at in self._since.items() if at < oldest and e.number not in told]
+        announced = {n for note in list(self._notes.values()) if note.body for n in note.saves}
+        oldest = self._clock.monotonic() - ANNOUNCED_SECONDS
+        late = [e.run for e, at in self._since.items() if at < oldest and e.number not in announced]
         steps, runs = counted(len(late), "step"), ", ".join(sorted(set(late))[:3])
         text = (
             f"{steps} of {runs} could not be announced in the bucket: a job that starts elsewhere"
@@ -253,17 +253,17 @@ class UnflushedSteps:
             note = self._note(each)
             if node in (_store_of(each.key), note and note.host):
                 self._calls(functools.partial(self._bucket.objects.delete, each.key))
-                found.append(note)
+                found.append(steps_in(note) if note is not None else [])
         self._looks.clear()
         if not found:
             hint = "`cachetier latest RUN` names the nodes that do."
             raise NotFoundError(f"no other node {node} holds steps that are not durable", hint=hint)
-        return {"forgotten": [asdict(step) for note in found for step in _steps_in(note)]}
+        return {"forgotten": [asdict(step) for steps in found for step in steps]}
 
     def _look(self, run: str) -> tuple[UnflushedStep, ...]:
         listed = self._listed(self._bucket.layout.unflushed_prefix(run))
         notes = self._calls.each(functools.partial(self._note, each) for each in listed)
-        found = merged(step for note in notes for step in _steps_in(note))
+        found = merged(step for note in notes if note is not None for step in steps_in(note))
         if not found:
             return ()
         durable = self._calls(lambda: next(self._published.durable_steps(run), None))
@@ -302,13 +302,3 @@ class UnflushedSteps:
 
 def _store_of(key: str) -> str:
     return key.rpartition("/")[2].removesuffix(".json")
-
-
-def _steps_in(note: UnflushedNote | None) -> list[UnflushedStep]:
-    if note is None:
-        return []
-    nodes, stores = (note.host,), (note.store,)
-    return [
-        UnflushedStep(note.run, each.step, each.save_id, each.world_size, each.ranks, nodes, stores)
-        for each in note.saves
-    ]

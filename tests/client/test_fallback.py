@@ -13,6 +13,7 @@ import pytest
 from awscrt import auth
 from cachetier_client import Client
 from cachetier_client.bucket_format.at_rest import AtRest
+from cachetier_client.bucket_format.documents import UnflushedNote, UnflushedSave, encode
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     IntegrityError,
@@ -31,7 +32,7 @@ from cachetier_client.fallback.direct.requests import Requests
 from cachetier_client.fallback.transport import FallbackTransport
 from cachetier_client.identity.names import SaveIds
 
-from tests.client.fake_bucket import FakeBucket, error
+from tests.client.fake_bucket import FakeBucket, Stored, error
 from tests.client.fake_service import FakeService, Refusal
 from tests.client.fakes import FakeClock
 
@@ -56,6 +57,36 @@ def test_a_put_waits_ten_seconds_for_the_service_and_later_ones_do_not(
     assert clock.naps == []
     assert bucket.objects["p/r/1/a"].body == b"one"
     assert (alone.fallback_shards, alone.fallback_bytes) == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("step", "save_id", "warned"), [(1, "theirs", 1), (2, "s", 1), (0, "old", 0), (1, "s", 0)]
+)
+def test_steps_that_nodes_hold_from_the_claimed_one_on_are_named_once_a_run(
+    alone: Client,
+    bucket: FakeBucket,
+    caplog: pytest.LogCaptureFixture,
+    step: int,
+    save_id: str,
+    warned: int,
+) -> None:
+    save = UnflushedSave(step=step, save_id=save_id, world_size=1, ranks=(0,))
+    note = UnflushedNote(run="r", store="0f", host="node-a", saves=(save,))
+    bucket.objects["p/.cachetier/unflushed/r/0f.json"] = Stored(encode(note), {}, '"1"')
+    for number in range(2):
+        alone.put_shard(b"one", name=f"{number}", **{**IDS, "save_id": "s"})
+        alone.put_shard(b"one", name=f"{number}", **{**IDS, "step": 9})
+
+    assert caplog.text.count(f"step {step} of run r (all of it) is on node-a") == warned
+
+
+def test_notes_that_cannot_be_read_keep_no_shard_from_the_bucket(
+    alone: Client, bucket: FakeBucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket.objects["p/.cachetier/unflushed/r/0f.json"] = Stored(b"{", {}, '"1"')
+
+    assert alone.put_shard(b"one", name="a", **IDS).level == "durable"
+    assert "cannot be read from the bucket whether other nodes hold newer steps" in caplog.text
 
 
 def test_half_of_a_short_call_is_left_for_s3(alone: Client, clock: FakeClock) -> None:

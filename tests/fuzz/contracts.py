@@ -24,6 +24,8 @@ from cachetier_client.bucket_format.documents import (
     PendingSeal,
     ShardEntry,
     StoreClaim,
+    UnflushedNote,
+    UnflushedSave,
     decode,
     encode,
 )
@@ -174,7 +176,7 @@ def read_header(data: bytes) -> None:
 
 # --- what comes from the bucket ------------------------------------------------------------------
 
-KINDS = (Manifest, PartDocument, PendingSeal, StoreClaim)
+KINDS = (Manifest, PartDocument, PendingSeal, StoreClaim, UnflushedNote)
 
 
 def read_documents(data: bytes) -> None:
@@ -191,7 +193,10 @@ def documents() -> list[bytes]:
     stored = frames.shard_of(frames.frames_of(Codec.PLANES), Codec.PLANES, 4).stored
     entry = ShardEntry.of("a/b", 0, frames.CONTENT, stored)
     part = PartDocument(run="r", step=1, save_id="s", rank=0, world_size=1, shards=(entry,))
-    return [encode(part), *map(encode, manifests(part)), b'{"format": 1, "store": "s"}']
+    save = UnflushedSave(step=1, save_id="s", world_size=2, ranks=(0, 1))
+    note = UnflushedNote(run="r", store="0f", host="node-a", saves=(save,))
+    rest = encode(note), b'{"format": 1, "store": "s"}'
+    return [encode(part), *map(encode, manifests(part)), *rest]
 
 
 def manifests(part: PartDocument) -> list[Manifest]:

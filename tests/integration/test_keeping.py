@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from cachetier_client import NotFoundError, PinInfo, PinnedError
+from cachetier_client import NotFoundError, PinInfo, PinnedError, UnflushedStepsError
+from cachetier_client.bucket_format.documents import UnflushedNote, UnflushedSave, encode
 from cachetier_client.clock import SystemClock
 from cachetier_client.io.digests import digest_of
 
@@ -181,3 +182,40 @@ def test_gc_fails_where_a_remote_did_not_answer(
     assert shown.code == 1
     assert "Removed 1 thing, 2.0 kB on this node." in shown.out
     assert "Not asked: durable: no answer" in shown.err
+
+
+def noted_elsewhere(served: Served) -> None:
+    save = UnflushedSave(step=5, save_id="s", world_size=1, ranks=(0,))
+    note = encode(UnflushedNote(run="r", store="0f", host="node-a", saves=(save,)))
+    key = served.service._bucket.layout.unflushed_key("r", "0f")
+    served.objects.put(key, note, digest=digest_of(note))
+
+
+@pytest.mark.parametrize("door", ["unix", "http"])
+def test_a_client_learns_what_other_nodes_hold_and_gives_it_up(served: Served, door: str) -> None:
+    noted_elsewhere(served)
+    with client_by(door, served) as client:
+        (held,) = client.unflushed("r")
+        assert (held.run, held.step, held.nodes, held.stores) == ("r", 5, ("node-a",), ("0f",))
+        assert client.latest("r") is None
+        with pytest.raises(UnflushedStepsError):
+            client.latest("r", strict=True)
+        assert client.latest("r", "local", strict=True) is None
+        with pytest.raises(NotFoundError):
+            client.forget("node-b")
+        with pytest.raises(NotFoundError):
+            client.forget(served.service.store.store_id)
+        assert client.forget("node-a", "r") == [held]
+        assert client.unflushed("r") == []
+
+
+def test_the_verb_says_which_steps_are_given_up(served: Served) -> None:
+    noted_elsewhere(served)
+    latest = run(served, "latest", "r", "--json")
+    assert (latest.code, latest.json["step"]) == (1, None)
+    given_up = run(served, "forget", "node-a")
+    assert (given_up.code, given_up.out) == (0, "r/5: given up, with save s\n")
+    assert run(served, "forget", "node-a").code == 1
+    noted_elsewhere(served)
+    forgotten = run(served, "forget", "0f", "r", "--json").json["forgotten"]
+    assert [(step["run"], step["step"]) for step in forgotten] == [("r", 5)]

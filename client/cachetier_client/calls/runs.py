@@ -123,8 +123,8 @@ class Runs:
             reply = self._ask("latest", fields, timeout_seconds)
             described, newer_local = reply["step"], reply.get("newer_local")
             found = None if described is None else StepInfo.from_reply(described)
-            told = reply.get("unflushed", []) if level != "local" else []
-            newer = None if told is None else list(map(UnflushedStep.from_reply, told))
+            listed = reply.get("unflushed", []) if level != "local" else []
+            newer = None if listed is None else list(map(UnflushedStep.from_reply, listed))
             has_step, ignored = found is not None, is_ignored()
             refused = verdict(fields["run"], newer, found=has_step, ignored=ignored)
             if strict and refused is not None:

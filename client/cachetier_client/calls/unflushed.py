@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from cachetier_client.bucket_format.documents import UnflushedNote
 from cachetier_client.errors import (
     CachetierClientError,
     RemoteUnavailableError,
@@ -29,6 +30,15 @@ log = logging.getLogger(__name__)
 def is_ignored() -> bool:
     """Return whether this process is to start past steps that are not durable."""
     return os.environ.get(IGNORE, "").lower() not in ("", "0", "off", "false", "no")
+
+
+def steps_in(note: UnflushedNote) -> list[UnflushedStep]:
+    """Return what one node says of its steps."""
+    nodes, stores = (note.host,), (note.store,)
+    return [
+        UnflushedStep(note.run, each.step, each.save_id, each.world_size, each.ranks, nodes, stores)
+        for each in note.saves
+    ]
 
 
 def merged(found: Iterable[UnflushedStep]) -> list[UnflushedStep]:

@@ -256,7 +256,9 @@ def _verdict(
     """Return the step of all ranks, and the error that all of them raise; warn of other steps."""
     step, save_id = _newest([each["saves"] for each in every], level)
     heard = [each["elsewhere"] for each in every if each["elsewhere"] is not None]
-    steps = merged(UnflushedStep.from_reply(described) for told in heard for described in told)
+    steps = merged(
+        UnflushedStep.from_reply(described) for replies in heard for described in replies
+    )
     newer = [each for each in steps if each.is_newer(step, save_id)] if heard else None
     ignored = any(each["ignored"] for each in every)
     refused = verdict(run, newer, found=step is not None, ignored=ignored)

@@ -186,7 +186,9 @@ def test_each_refusal_has_its_next_move(code: str, said: str, fix: str) -> None:
 
 def test_rights_on_the_bucket_are_named_without_the_prefix() -> None:
     error = RemoteRefusedError("no", remote_code="AccessDenied")
-    assert "on arn:aws:s3:::bucket," in judge_refusal(error, SETTINGS, "s3:ListBucket").fix
+    fix = judge_refusal(error, SETTINGS, "s3:ListBucket").fix
+    assert "on arn:aws:s3:::bucket," in fix
+    assert "Without it no step is found there, nor what other nodes hold or deleted." in fix
 
 
 class NoCredentialsError(Exception):

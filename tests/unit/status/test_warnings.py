@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from cachetier_client.identity.names import SaveIds
 
+from cachetier.errors import SaveSupersededError, StepPublishedError
 from cachetier.local.catalog import drain_writes, queries, repair_writes, statements
 from cachetier.local.catalog.node_totals import NodeTotals
 from cachetier.local.catalog.pins import PinTotals
+from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.lost_and_found import KEPT_SECONDS
 from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot
-from cachetier.status.warnings import Machine, warnings_of
+from cachetier.status.warnings import NOTICED_SECONDS, Machine, warnings_of
 from tests.stateful.node import Node
 
 EVERY_TENTH = Policy(durable_every=10)
@@ -66,6 +68,29 @@ def test_a_step_of_which_objects_went_missing_is_named_until_they_are_back(node:
     (warning,) = warnings(node)
     assert warning.startswith("objects of run/5 went missing in the bucket")
     node.store.write(drain_writes.record_verified, row.version, DURABLE, [DURABLE], 2.0)
+    assert warnings(node) == []
+
+
+def test_a_step_that_another_node_replaced_is_named_for_a_week(node: Node) -> None:
+    message = "save s of step 5 is refused: save other is published"
+    told = IncidentRecord(StepPublishedError.code, message, "look", "run", 5)
+    node.put(SaveIds("run", 5, "s", 0, 1), "x", b"x")
+    node.checkpoints.seal(SaveIds("run", 5, "s", 0, 1), 1)
+    node.store.write(statements.insert_incident, told, 100.0)
+
+    (warning,) = warnings(node)
+    assert warning == f"steps of this node were replaced by another node's save: run/5: {message}"
+    assert warnings(node, at=101.0 + NOTICED_SECONDS) == []
+
+
+def test_a_step_that_was_saved_again_here_was_not_replaced_elsewhere(node: Node) -> None:
+    message = "save old of step 5 is superseded: the newer save s is published"
+    told = IncidentRecord(SaveSupersededError.code, message, "look", "run", 5)
+    node.store.write(statements.insert_incident, told, 100.0)
+    node.put(SaveIds("run", 5, "s", 0, 1), "x", b"x")
+    node.checkpoints.seal(SaveIds("run", 5, "s", 0, 1), 1)
+    node.drain.drain_all()
+
     assert warnings(node) == []
 
 

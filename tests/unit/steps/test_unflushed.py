@@ -18,9 +18,9 @@ from cachetier.model.levels import Level
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.steps.unflushed import (
     AGAIN_SECONDS,
+    ANNOUNCED_SECONDS,
     FRESH_SECONDS,
     LATE_SECONDS,
-    TOLD_SECONDS,
     UnflushedNotes,
 )
 from tests.fakes.fake_clock import FakeClock
@@ -183,7 +183,7 @@ def test_while_the_bucket_is_away_the_status_says_so_and_the_note_comes_later(
     one.seal(1)
     one.notes.round()
     one.link.go_down()
-    one.clock.advance(TOLD_SECONDS + 1)
+    one.clock.advance(ANNOUNCED_SECONDS + 1)
     assert not one.notes_or_error()
     assert one.link.fired
     (warning,) = one.notes.warnings()

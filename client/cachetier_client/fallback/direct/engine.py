@@ -11,23 +11,34 @@ Source: docs/fallback.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from cachetier_client.bucket_format import publication
-from cachetier_client.bucket_format.documents import PartDocument, PendingSeal, ShardEntry
+from cachetier_client.bucket_format.documents import (
+    PartDocument,
+    PendingSeal,
+    ShardEntry,
+    read_unflushed,
+)
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.bucket_format.stored import Content
+from cachetier_client.calls.unflushed import merged, steps_in, verdict
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
-from cachetier_client.errors import IncompleteError, SealedError
+from cachetier_client.errors import CachetierClientError, IncompleteError, SealedError
 from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.publisher import DirectPublisher
 from cachetier_client.fallback.direct.uploads import DirectTarget, Uploads, content_of, is_there
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.digests import to_hex
 from cachetier_client.io.workers import Workers
+from cachetier_client.results import UnflushedStep
 from cachetier_client.transport.base import Reply
+
+NOTES_SECONDS = 5.0
 
 
 class Engine:
@@ -57,6 +68,7 @@ class Engine:
         self._publisher = DirectPublisher(objects, clock)
         self._claiming = DirectPublisher(claiming or objects, clock)
         self._workers = workers
+        self._warned: set[str] = set()
 
     # --- shards ----------------------------------------------------------------------------------
 
@@ -175,7 +187,23 @@ class Engine:
             if state.location is None:
                 state.location = self._claiming.claim(self._claimant(state), deadline)
                 state.address = self.address
+                self._warn_of_unflushed(state.part, deadline)
             return state.location
+
+    def _warn_of_unflushed(self, part: SaveIds, deadline: Deadline) -> None:
+        """Warn, once a run, of steps from this one on that nodes hold and that are not durable."""
+        if part.run in self._warned:
+            return
+        self._warned.add(part.run)
+        newer: list[UnflushedStep] | None = None
+        soon = deadline.at_most(NOTES_SECONDS)
+        with suppress(CachetierClientError):
+            keys = self.objects.list(self._layout.unflushed_prefix(part.run), soon)
+            bodies = [(self.objects.get(key, soon), key) for key in keys]
+            notes = [read_unflushed(found[0], key) for found, key in bodies if found is not None]
+            steps = merged(step for note in notes for step in steps_in(note))
+            newer = [each for each in steps if each.is_newer(part.step, part.save_id)]
+        verdict(part.run, newer, found=True, ignored=False)  # it warns: nothing is refused here
 
     def _claimant(self, state: DirectRankPart) -> Claimant:
         return Claimant.of(state.part, state.started_at)
