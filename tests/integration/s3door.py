@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import boto3
-from botocore.auth import S3SigV4Auth
+from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import Credentials
@@ -87,6 +87,13 @@ class S3Caller:
         request = AWSRequest(method, f"{self.url}{path}", dict(headers or {}), body)
         S3SigV4Auth(Credentials(self.key.id, self.key.secret), "s3", REGION).add_auth(request)
         return {**{name: str(value) for name, value in request.headers.items()}}
+
+    def presigned(self, method: str, path: str) -> str:
+        """Return a path whose query has a signature too, as ``unsigned`` takes it."""
+        request = AWSRequest(method, f"{self.url}{path}")
+        signer = S3SigV4QueryAuth(Credentials(self.key.id, self.key.secret), "s3", REGION)
+        signer.add_auth(request)
+        return str(request.url).removeprefix(self.url)
 
     def __call__(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None

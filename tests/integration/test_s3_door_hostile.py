@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -70,6 +71,29 @@ def test_a_presigned_url_opens_until_it_expires(door: DoorServed) -> None:
     # A signature of another day, to be long over.
     stale = path.replace(time.strftime("%Y%m%dT", time.gmtime()), "20200101T")
     assert door.unsigned("GET", stale).status in (400, 403)
+
+
+def test_parameters_of_a_presigned_url_count_as_the_headers_that_they_stand_for(
+    door: DoorServed,
+) -> None:
+    named = door.presigned("PUT", f"{KEY}?x-amz-meta-owner=me")
+    assert door.unsigned("PUT", named, b"x").status == 200
+    assert door("HEAD", KEY).headers["x-amz-meta-owner"] == "me"
+
+    copied = door.presigned("PUT", f"{KEY}-copy?x-amz-copy-source={quote(KEY, safe='')}")
+    assert door.unsigned("PUT", copied).status == 200
+    assert door("GET", f"{KEY}-copy").body == door("GET", KEY).body == b"x"
+
+    wrong = door.presigned("PUT", f"{KEY}?x-amz-checksum-crc32=AAAAAA%3D%3D")
+    assert door.unsigned("PUT", wrong, b"y").code == "BadDigest"
+    assert door("GET", KEY).body == b"x"
+
+
+def test_a_header_that_differs_from_its_parameter_is_refused(door: DoorServed) -> None:
+    headers = {"x-amz-meta-owner": "you"}
+    answer = door("PUT", f"{KEY}?x-amz-meta-owner=me", b"x", headers)
+    assert (answer.status, answer.code) == (400, "InvalidArgument")
+    assert keeps_nothing(door)
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,13 @@ from cachetier.doors.s3.errors import refused, s3_code_of
 from cachetier.doors.s3.incoming import document_of, incoming_of, signed_by
 from cachetier.doors.s3.listing import first_version, second_version
 from cachetier.doors.s3.reads import Reads
-from cachetier.doors.s3.requests import S3Request, checked_key, request_of, source_of
+from cachetier.doors.s3.requests import (
+    S3Request,
+    checked_key,
+    request_of,
+    source_of,
+    with_parameters,
+)
 from cachetier.doors.s3.routes import COPY_SOURCE, Route, route_of
 from cachetier.doors.s3.sigv4 import SignedRequest
 from cachetier.doors.s3.uploads import Uploads
@@ -140,6 +146,7 @@ class S3App(Front):
             if self._access.tokens.is_due():
                 await aiofiles.os.wrap(self._access.tokens.look)()  # the loop waits for no disk
             caller, signed = signed_by(self._access, request)
+            request = with_parameters(request)
             with self._serving(scope, caller):
                 route = route_of(request)
                 operation = route.name

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from cachetier_client.identity.names import RESERVED_SEGMENT
@@ -21,6 +21,14 @@ from cachetier.parsers import host_of
 
 PARAMETERS_LIMIT = 50
 LOCALHOST = "localhost"
+_OF_AMAZON = "x-amz-"
+_OF_SIGNATURE = frozenset(
+    f"{_OF_AMAZON}{name}"
+    for name in (
+        *("algorithm", "credential", "date", "expires", "signedheaders", "signature"),
+        *("security-token", "content-sha256"),
+    )
+)
 _DOTS = frozenset({".", ".."})
 _ESCAPED_BYTES = 3  # of a byte that is percent-encoded
 _NO_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -79,6 +87,26 @@ def request_of(scope: Scope, hosts: Collection[str]) -> S3Request:
         address=address_of(scope),
         scope=scope,
     )
+
+
+def with_parameters(request: S3Request) -> S3Request:
+    """Return a request whose signature was checked, with the headers that its query stands for.
+
+    A presigned URL carries headers as parameters, as whoever follows it sends none of its own.
+
+    Raises:
+        CachetierError: InvalidArgument where header and parameter differ.
+    """
+    named = {name.lower(): value for name, value in request.query.items()}
+    meant = {
+        name: value
+        for name, value in named.items()
+        if name.startswith(_OF_AMAZON) and name not in _OF_SIGNATURE
+    }
+    for name, value in meant.items():
+        if request.headers.get(name, value) != value:
+            raise refused("InvalidArgument", f"{name} is one thing as header, another in the URL")
+    return replace(request, headers={**request.headers, **meant}) if meant else request
 
 
 def checked_key(key: str) -> str:
