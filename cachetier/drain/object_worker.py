@@ -21,7 +21,6 @@ from cachetier.drain.upload.objects import (
     ObjectTarget,
     ObjectUpload,
     PieceToSend,
-    RefusedKeyError,
     SupersededError,
     delete_object,
     look_for_damaged,
@@ -30,7 +29,7 @@ from cachetier.drain.upload.part_sender import UploadContext
 from cachetier.drain.upload.reported_progress import ReportedProgress
 from cachetier.drain.upload.source import DamagedError, ShardSource, opened_source
 from cachetier.drain.upload.stopwatch import TimedObjectStore, timed
-from cachetier.drain.upload.target import ConflictError
+from cachetier.drain.upload.target import ConflictError, RefusedKeyError
 from cachetier.errors import NotFoundError, RemoteError
 from cachetier.model.superseding import MARGIN_SECONDS, DeletionRecord, Stamp
 from cachetier.remote.base import ObjectStore

@@ -31,6 +31,8 @@ OBJECT_PART_LIMIT = 10_000
 PART_MINIMUM_BYTES = 5 << 20  # of every part but the last
 UPLOAD_EXPIRES_SECONDS = 7 * 86_400.0
 SAVE_ID = "objects"  # of a mount's one save
+NOTHING_THERE = ""  # what a version may replace, where that is no ETag
+WHATEVER_IS_THERE = "*"  # a person said so
 OUR_METADATA = "cachetier-"  # what the names of all metadata begin with that is the service's own
 # S3 keeps these for whoever reads an object; our own names of them are in lower case.
 CONTENT_HEADERS = (

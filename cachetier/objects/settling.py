@@ -8,12 +8,10 @@ from typing import Any
 from cachetier_client.identity.names import MOUNT_MARK, shown
 
 from cachetier.errors import InvalidRequestError, NotFoundError, RemoteRefusedError
-from cachetier.local.catalog import object_drains, objects, queries
+from cachetier.local.catalog import object_drains
 from cachetier.local.store import Store
-from cachetier.model.names import DURABLE
-from cachetier.model.objects import ObjectVersion
+from cachetier.model.objects import WHATEVER_IS_THERE
 from cachetier.objects.cluster import ClusterOrdering
-from cachetier.remote.base import ObjectStore
 from cachetier.remote.mounted import MountBuckets
 
 
@@ -69,17 +67,10 @@ class Settling:
             info = None
         there = info.etag if info is not None else ""
         if ours:
-            self._store.write(object_drains.keep_ours, version.version, there)
+            base = there or WHATEVER_IS_THERE  # it may say that something is there all the same
+            self._store.write(object_drains.keep_ours, version.version, base)
         else:
-            self._abort_upload(version, bucket)
             removed = self._store.write(object_drains.keep_theirs, version.version, there)
             self._store.drop(removed)
         self._ring()
         return there
-
-    def _abort_upload(self, version: ObjectVersion, bucket: ObjectStore) -> None:
-        """Leave nothing in the bucket of what was sent ahead."""
-        for piece in self._store.read(objects.pieces_of, version.version)[:1]:
-            upload = self._store.read(queries.progress_of, piece.version, DURABLE)
-            if upload.upload_id is not None:
-                bucket.abort_upload(version.key, upload.upload_id)

@@ -182,3 +182,24 @@ def test_credentials_that_are_replaced_on_disk_are_taken_up_without_a_restart(
 def write_credentials(file: Path, access_key: str, secret_key: str) -> None:
     lines = f"aws_access_key_id={access_key}\naws_secret_access_key={secret_key}\n"
     file.write_text(f"[default]\n{lines}")
+
+
+def test_a_shard_that_the_store_refuses_though_nothing_is_there_stops_nothing_else(
+    node: Node,
+) -> None:
+    stuck, after = SaveIds("refused-key", 7, "save-1"), SaveIds("refused-key", 8, "save-2")
+    node.put(stuck, "model/config.json", b"{}")
+    with node.draining():
+        node.wait_clean(stuck, "model/config.json")
+        node.put(stuck, "model", b"weights")
+        node.put(stuck, "other", b"hello")
+        node.seal(stuck)
+        node.put(after, "model", b"weights")
+        node.seal(after)
+        node.wait_durable(after)
+        node.wait_clean(stuck, "other")
+        node.wait_until(lambda: "conflict" in node.seen.codes)
+
+    assert states(node) == "ok"
+    (incident,) = node.told()
+    assert incident.name == "model" and "412" in incident.message

@@ -32,7 +32,7 @@ from cachetier.drain.upload.multipart import is_listed
 from cachetier.drain.upload.part_sender import ROUNDS, UploadContext, in_rounds
 from cachetier.drain.upload.progress import SentUploadPart, UploadProgress
 from cachetier.drain.upload.source import ShardSource
-from cachetier.drain.upload.target import ConflictError, is_verified
+from cachetier.drain.upload.target import ConflictError, RefusedKeyError, is_verified
 from cachetier.errors import (
     PreconditionFailedError,
     RemoteDigestError,
@@ -40,18 +40,13 @@ from cachetier.errors import (
     StoppingError,
     UploadGoneError,
 )
+from cachetier.model.objects import NOTHING_THERE, WHATEVER_IS_THERE
 from cachetier.model.superseding import MARGIN_SECONDS, Stamp, Verdict, judge
 from cachetier.remote.base import IF_ABSENT, Condition, ObjectStore, UploadedPart, if_match
-
-NOTHING_THERE = ""
 
 
 class SupersededError(Exception):
     """Something newer than a version lies under its key, or was deleted there."""
-
-
-class RefusedKeyError(ConflictError):
-    """The bucket has nothing under a key, and takes nothing there all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +107,13 @@ class ObjectTarget:
         same = all(found.get(name) == value for name, value in ours.items())
         return same and info.size_bytes == self.size_bytes
 
+    @property
+    def first_condition(self) -> Condition | None:
+        """What to write under before anybody looked: most keys are new."""
+        if self.base == WHATEVER_IS_THERE:
+            return None
+        return if_match(self.base) if self.base else IF_ABSENT
+
     def over(self, info: ObjectInfo | None) -> Condition:
         """Return the condition to replace ``info`` under.
 
@@ -120,13 +122,13 @@ class ObjectTarget:
             ConflictError: It is not what a conditional put may replace.
         """
         if info is None:
-            if self.conditional and self.base:
+            if self.conditional and self.base not in (None, NOTHING_THERE, WHATEVER_IS_THERE):
                 raise ConflictError(f"{self.key} holds nothing in the bucket, {self._expected}")
             return IF_ABSENT
         there = Stamp.of(info)
         if self.stamp.is_behind(there):
             self.saw(there.version)
-        replaces = info.etag == self.base
+        replaces = self.base in (info.etag, WHATEVER_IS_THERE)
         verdict = judge(
             self.stamp,
             there,
@@ -150,11 +152,6 @@ class ObjectTarget:
 
 _WHY = "it was put later, or nobody can say which of the two was"
 
-
-REFUSED_ABSENT = (
-    "it says that something lies under the key (412), and has nothing there. Some stores do so "
-    "where other keys begin with this one and a slash: move or delete those, or this one"
-)
 
 OpenPiece = Callable[[PieceToSend], AbstractContextManager[ShardSource]]
 
@@ -249,30 +246,32 @@ class ObjectUpload:
     def _put(self) -> ObjectInfo:
         target, (piece,) = self._target, self._pieces
         whole = UploadPartRange(1, 0, piece.size_bytes)
-        # Where nobody has looked the key is new, most of the time.
-        condition = given = if_match(target.base) if target.base else IF_ABSENT
+        condition, refused = target.first_condition, False
         for _ in range(ROUNDS):
-            self._answered, given = None, condition
+            refused = False
             with (
                 self._open_piece(piece) as source,
                 self._context.body(source, whole, piece.size_bytes) as (body, digest),
                 # Perhaps our own success whose reply was lost; else the next round mends it.
-                suppress(PreconditionFailedError, RemoteDigestError),
+                suppress(RemoteDigestError),
             ):
-                self._answered = self._store.put(
-                    target.key,
-                    body,
-                    digest=digest,
-                    metadata=target.metadata,
-                    condition=condition,
-                    headers=target.headers,
-                ).etag
+                try:
+                    self._answered = self._store.put(
+                        target.key,
+                        body,
+                        digest=digest,
+                        metadata=target.metadata,
+                        condition=condition,
+                        headers=target.headers,
+                    ).etag
+                except PreconditionFailedError:
+                    refused = condition == IF_ABSENT
             found = self._look()
             if isinstance(found, ObjectInfo):
                 return found
             condition = found
-        if self._answered is None and given == condition == IF_ABSENT:
-            raise RefusedKeyError(REFUSED_ABSENT)
+        if refused and condition == IF_ABSENT:
+            raise RefusedKeyError(target.key)
         raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
 
     # --- in parts --------------------------------------------------------------------------------

@@ -45,6 +45,16 @@ class ConflictError(Exception):
     """An object lies under our key that we may not overwrite."""
 
 
+class RefusedKeyError(ConflictError):
+    """The store says that something lies under a key, and has nothing there."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"{key}: the store says that something is there (412), and has nothing there; some do "
+            "so where other keys begin with this one and a slash"
+        )
+
+
 class StrayObjectError(ConflictError):
     """It is of this very store, which knows nothing of it: its disk went back, or was copied."""
 

@@ -28,7 +28,13 @@ from cachetier.drain.upload.part_sender import ROUNDS, UploadContext
 from cachetier.drain.upload.progress import UploadProgress
 from cachetier.drain.upload.server_copies import Ask, nobody
 from cachetier.drain.upload.source import ShardSource
-from cachetier.drain.upload.target import UploadTarget, abort_replaced, is_verified, look
+from cachetier.drain.upload.target import (
+    RefusedKeyError,
+    UploadTarget,
+    abort_replaced,
+    is_verified,
+    look,
+)
 from cachetier.errors import PreconditionFailedError, RemoteDigestError, UploadGoneError
 from cachetier.remote.base import IF_ABSENT, Body, Metadata, UploadedPart
 
@@ -90,11 +96,12 @@ class Uploader:
 
     def put(self, target: UploadTarget, source: ShardSource) -> Stored:
         """Return how a shard of at most one part is stored, verified; raises as ``upload`` does."""
-        condition = IF_ABSENT
+        condition, refused = IF_ABSENT, False
         for _ in range(ROUNDS):
-            with self._body(target, source) as (body, sent, metadata):
-                # Perhaps our own success whose reply was lost; else the next round mends it.
-                with suppress(PreconditionFailedError, RemoteDigestError):
+            refused = False
+            # Perhaps our own success whose reply was lost; else the next round mends it.
+            with self._body(target, source) as (body, sent, metadata), suppress(RemoteDigestError):
+                try:
                     self._store.put(
                         target.key,
                         body,
@@ -103,10 +110,14 @@ class Uploader:
                         condition=condition,
                         headers=content_headers(sent.codec),
                     )
+                except PreconditionFailedError:
+                    refused = condition == IF_ABSENT
             found = look(self._store, target, self._context.buffers.lend, sent)
             if isinstance(found, Stored):
                 return found
             condition = found
+        if refused and condition == IF_ABSENT:
+            raise RefusedKeyError(target.key)
         raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
 
     @contextmanager

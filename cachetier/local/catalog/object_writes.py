@@ -21,11 +21,17 @@ from cachetier.local.catalog.rows import Row
 from cachetier.model import lifecycle
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ShardEvent
-from cachetier.model.objects import SAVE_ID, Head, ObjectState, ObjectVersion, piece_name
+from cachetier.model.objects import (
+    NOTHING_THERE,
+    SAVE_ID,
+    Head,
+    ObjectState,
+    ObjectVersion,
+    piece_name,
+)
 from cachetier.model.shard import Shard
 
 _RANK, _STEP = 0, 0
-NOTHING_THERE = ""
 ANY_ETAG = "*"
 NEVER_THERE = "superseded"  # no object has this ETag
 SUPERSEDED_KEPT = 20  # of each mount

@@ -16,7 +16,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import PreconditionFailedError
 from cachetier.local.catalog import exposure_queries, object_drains, objects, queries
 from cachetier.local.catalog.object_writes import Condition
-from cachetier.model.objects import ObjectState
+from cachetier.model.objects import WHATEVER_IS_THERE, ObjectState
 from cachetier.model.superseding import DELETED, RECORD_KEPT_SECONDS, DeletionRecord, Stamp
 from cachetier.remote.base import Body
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
@@ -399,8 +399,7 @@ def test_a_key_that_the_bucket_refuses_though_nothing_is_there_is_a_conflict_of_
     assert found is not None and found.state is ObjectState.CONFLICT
     (incident,) = one.node.store.read(queries.incidents_after, 0)
     assert "412" in incident.message and "cachetier s3 keep" in incident.hint
-    bucket.refused = set()
-    one.node.store.write(object_drains.keep_ours, refused, "")
+    one.node.store.write(object_drains.keep_ours, refused, WHATEVER_IS_THERE)
     drain(one)
     assert bucket.get(KEY) == b"v1" and one.unshown() == []
 
