@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.uploads import ETAG_KEY
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import TransientError
@@ -19,6 +21,7 @@ from cachetier.local.catalog import objects
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import Head, ObjectState, ObjectVersion
+from cachetier.model.superseding import DeletionRecord, Stamp, Verdict, judge
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.mounted import MountBuckets
 from tests.fakes.bodies import noise
@@ -26,6 +29,7 @@ from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
+from tests.unit.drain.mount_node import known_clock
 from tests.unit.fsck.damage import CAPACITY_BYTES, Patient, flip
 from tests.unit.objects.conftest import Putting
 from tests.unit.objects.mounted_node import MOUNT, MountedNode
@@ -62,6 +66,14 @@ class World:
         self.mounted.show(version)
         return self.current(version.key)
 
+    def stamped(self, version: ObjectVersion) -> None:
+        """Bring a version to the bucket, with its stamp; the catalog does not hear of it."""
+        at = version.acknowledged_at or self.mounted.clock.now()
+        stamp = Stamp(self.node.store.store_id, version.version, at)
+        metadata = {**stamp.as_metadata(version.key), ETAG_KEY: version.etag}
+        body = self.read(version.key) or b""
+        self.mounted.memory.put(version.key, body, digest=digest_of(body), metadata=metadata)
+
     def current(self, key: str) -> ObjectVersion:
         found = self.putting.current(key)
         assert found is not None
@@ -91,7 +103,7 @@ class ObjectPatient(Patient):
     def checked(self, **wanted: bool) -> FsckReport:
         self.said: list[str] = []
         there = Bucket(self.bucket, Layout())
-        mounts = MountBuckets([MOUNT], lambda _name: there)
+        mounts = MountBuckets([MOUNT], lambda _name: there, known_clock(self.clock))
         return fsck(
             self.cache_dir,
             [Remote(DURABLE, Bucket(self.remote, Layout("tier")))],
@@ -366,3 +378,82 @@ def test_without_its_bucket_it_is_taken_back_and_the_drain_looks_whether_it_is_n
     with patient.world() as world:
         assert world.current(KEY).base is None  # nobody looked
         assert world.read(KEY) == LARGE
+
+
+# --- what came since -----------------------------------------------------------------------------
+
+
+def leftovers(patient: ObjectPatient) -> list[Path]:
+    return sorted(path for path in (patient.cache_dir / "data").rglob("*") if path.is_file())
+
+
+@contextmanager
+def left_behind(patient: ObjectPatient) -> Iterator[None]:
+    """Have files that go meanwhile be there in the end all the same, as a crash leaves them."""
+    before = leftovers(patient)
+    for path in before:
+        os.link(path, patient.cache_dir / path.name)
+    yield
+    for path in before:
+        kept = patient.cache_dir / path.name
+        if path.exists():
+            kept.unlink()
+        else:
+            kept.rename(path)
+
+
+@pytest.mark.parametrize("since", ["overwritten here", "deleted here", "deleted there", "nothing"])
+def test_a_leftover_file_is_no_current_object(patient: ObjectPatient, since: str) -> None:
+    with patient.world() as world:
+        first = world.put(KEY, LARGE)
+        world.put("in/other", LARGE[1:])
+        if since == "overwritten here":
+            world.stamped(first)
+        with left_behind(patient):
+            patient.clock.advance(60)
+            if since == "overwritten here":
+                world.stamped(world.put(KEY, LARGE[2:]))
+            elif since != "nothing":
+                store_id = world.node.store.store_id if since == "deleted here" else "other"
+                deletion = DeletionRecord(store_id, patient.clock.now(), {KEY: first.version + 8})
+                body = deletion.as_bytes()
+                patient.memory.put(deletion.name("in/"), body, digest=digest_of(body))
+                world.putting.puts.delete(MOUNT, [KEY])
+            patient.clock.advance(60)
+    lose_catalog(patient)
+
+    report = patient.checked(rebuild=True)
+
+    said = "; ".join(each.what for each in report.outcomes if each.finding.key == KEY)
+    with patient.world() as world:
+        found = world.putting.current(KEY)
+        if since == "nothing":
+            assert found is not None and world.read(KEY) == LARGE
+        else:
+            assert found is None
+            assert ("newer" in said) == (since == "overwritten here")
+            assert ("deleted since" in said) == (since != "overwritten here")
+        assert world.read("in/other") == LARGE[1:]
+
+
+def test_a_rebuilt_object_replaces_what_came_before_it_and_nothing_else_of_this_node(
+    patient: ObjectPatient,
+) -> None:
+    with patient.world() as world:
+        world.stamped(world.put(KEY, b"first"))
+        world.put(KEY, LARGE)  # at once: only versions tell which is newer
+        for number in range(5):
+            world.put(f"in/{number}", b"small")
+    lose_catalog(patient)
+
+    patient.checked(rebuild=True)
+
+    with patient.world() as world:
+        found = world.current(KEY)
+        there = patient.memory.head(KEY)
+        assert there is not None and found.stamped is not None
+        ours = Stamp(world.node.store.store_id, found.stamped)
+        assert judge(ours, Stamp.of(there), replaces=False) is Verdict.NEWER
+        later = Stamp(world.node.store.store_id, found.stamped + 1)
+        assert judge(ours, later, replaces=False) is Verdict.SUPERSEDED
+        assert world.put("in/next", b"small").version > found.stamped

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import apsw
 import pytest
-from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
 
 from cachetier.errors import (
     IntegrityError,
@@ -17,6 +19,7 @@ from cachetier.errors import (
 from cachetier.local.catalog import objects
 from cachetier.model.levels import Level
 from cachetier.model.objects import NO_HEAD
+from cachetier.model.shard import Shard
 from cachetier.objects.foreign import RANGE_BYTES
 from cachetier.restore.mounted import FRESH_SECONDS, GONE_SECONDS
 from tests.fakes.bodies import noise
@@ -35,6 +38,13 @@ def world(node: Node, clock: FakeClock) -> Iterator[MountedNode]:
     world = MountedNode(node.store, clock)
     yield world
     world.restore.close()
+
+
+def damage(node: Node, piece: Shard) -> None:
+    assert piece.file_id is not None
+    with (node.cache_dir / "data" / piece.file_id[:2] / piece.file_id).open("r+b") as file:
+        file.seek(BLOCK_BYTES)
+        file.write(b"other")
 
 
 # --- what this node knows ------------------------------------------------------------------------
@@ -79,11 +89,7 @@ def test_a_damaged_local_block_of_a_clean_piece_is_read_from_the_bucket(
     world: MountedNode, node: Node
 ) -> None:
     version = world.shown(KEY, *PARTS)
-    damaged = world.pieces(version)[1]
-    assert damaged.file_id is not None
-    with (node.cache_dir / "data" / damaged.file_id[:2] / damaged.file_id).open("r+b") as file:
-        file.seek(BLOCK_BYTES)
-        file.write(b"other")
+    damage(node, world.pieces(version)[1])
 
     assert world.read(KEY) == b"".join(PARTS)
 
@@ -239,6 +245,39 @@ def test_a_conflict_is_read_as_it_is_here(world: MountedNode) -> None:
 
 
 # --- eviction ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("there", ["the same", "newer", "older", "nothing"])
+def test_what_is_damaged_here_before_it_is_shown_is_read_from_a_bucket_that_makes_up_for_it(
+    world: MountedNode, node: Node, there: str
+) -> None:
+    if there == "older":
+        world.foreign(KEY, b"older")
+        world.clock.advance(60.0)
+    version = world.put(KEY, LARGE)
+    at = world.clock.now()
+
+    def give_time(sql: apsw.Connection) -> None:
+        sql.execute("UPDATE objects SET acknowledged_at = ?", (at,))
+
+    world.store.write(give_time)
+    if there == "the same":
+        metadata = {ETAG_KEY: version.etag, DIGEST_KEY: to_hex(version.digest)}
+        world.memory.put(KEY, LARGE, digest=digest_of(LARGE), metadata=metadata)
+    if there == "newer":
+        world.clock.advance(60.0)
+        world.foreign(KEY, b"newer")
+    (piece,) = world.pieces(version)
+    damage(node, piece)
+    if there in ("nothing", "older"):
+        for _ in range(2):
+            with pytest.raises(IntegrityError):
+                world.read(KEY)
+        return
+
+    with pytest.raises(NotFoundError, match="read it again"):
+        world.read(KEY)
+    assert world.read(KEY) == (LARGE if there == "the same" else b"newer")
 
 
 def test_dirty_pieces_are_never_evicted(world: MountedNode) -> None:
