@@ -21,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cachetier.local.catalog import queries
 from cachetier.model.levels import Level
 from cachetier.model.objects import NO_HEAD
+from cachetier.model.superseding import Stamp
 from cachetier.objects.base import PutObject
 from cachetier.reclaim.loop import COLLECT_SECONDS
 from cachetier.service.service import Service
@@ -308,8 +309,8 @@ def objects_that_wait(place: Site, seen: Seen) -> None:
         objects, store = node.service.objects, place.store(place.far_bucket)
         (data,) = objects.mounts
 
-        def put_object(name: str) -> int:
-            put = PutObject(f"train/{name}", NO_HEAD, objects.watermark(data))
+        def put_object(name: str, over: str | None = None) -> int:
+            put = PutObject(f"train/{name}", NO_HEAD, objects.watermark(data), if_match=over)
             content = Content.of_block(body := name.encode())
             return objects.commit(data, put, content=content, bytes_of=body).version
 
@@ -318,14 +319,18 @@ def objects_that_wait(place: Site, seen: Seen) -> None:
         for key in ("train/a", "train/.cachetier/order/other-1"):
             store.put(key, foreign, digest=digest_of(foreign))
         put_object("latest")
-        put_object("a")
-        seen.until(node.service, *OBJECTS - {"object_conflicts", "mount_conflicts"})
+        put_object("a", over="*")
+        put_object("b")
+        later = Stamp("other", 1, 1e12).as_metadata("train/b")  # as late as the store believes
+        store.put("train/b", foreign, digest=digest_of(foreign), metadata=later)
+        after = {"object_conflicts", "mount_conflicts", "objects_superseded"}
+        seen.until(node.service, *OBJECTS - after)
         node.client.settle_object("data", "train/latest", "release")
         seen.until(node.service, *OBJECTS)
 
 
 OBJECTS = {
-    *("drained_objects", "object_conflicts", "waiting_markers"),
+    *("drained_objects", "object_conflicts", "waiting_markers", "objects_superseded"),
     *("mount_dirty_bytes", "mount_unshown_objects", "mount_exposure_seconds", "mount_conflicts"),
 }
 QUOTA = {"quota_used_bytes", "quota_limit_bytes"}
