@@ -112,6 +112,17 @@ def test_keys_that_there_cannot_be_are_refused(door: DoorServed, key: str, code:
     assert keeps_nothing(door)
 
 
+@pytest.mark.parametrize(
+    ("path", "headers"), [("//key", {}), ("/bucket/train/a", {"Host": ".localhost"})]
+)
+def test_a_key_without_a_bucket_is_refused(
+    door: DoorServed, path: str, headers: dict[str, str]
+) -> None:
+    answer = door("PUT", path, b"x", headers)
+    assert (answer.status, answer.code) == (400, "InvalidURI")
+    assert keeps_nothing(door)
+
+
 def test_a_key_of_a_mebibyte_ends_the_connection(door: DoorServed) -> None:
     with socket.create_connection(("127.0.0.1", door.port)) as connection:
         connection.settimeout(20)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from email.utils import parsedate_to_datetime
+from contextlib import suppress
 
 from cachetier.doors.s3.errors import refused
 from cachetier.model.objects import CONTENT_HEADERS, OUR_METADATA, Head
@@ -12,6 +13,7 @@ METADATA_LIMIT_BYTES = 2048 - 320  # S3's own, less what the entries of ours tak
 CONTENT_LIMIT_BYTES = 4096  # S3 takes 8 KiB of headers, the signature and metadata among them
 _META = "x-amz-meta-"
 _CHUNKED = "aws-chunked"
+_DATES = ("%a, %d %b %Y %H:%M:%S GMT", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y")
 
 
 def head_of(headers: Mapping[str, str], checksums: Mapping[str, str] | None = None) -> Head:
@@ -50,8 +52,14 @@ def _check_size(what: str, fields: Mapping[str, str], limit_bytes: int) -> None:
 
 
 def _is_date(expires: str | None) -> bool:
-    """Return whether every store takes it: an object that one refuses would hold up its mount."""
-    try:
-        return expires is None or bool(parsedate_to_datetime(expires))
-    except ValueError:
-        return False
+    """Return whether every store takes it: an object that one refuses would hold up its mount.
+
+    HTTP has three forms of dates. Others that Python understands too, some stores refuse.
+    """
+    if expires is None:
+        return True
+    for form in _DATES:
+        with suppress(ValueError, OverflowError):
+            time.strptime(expires, form)
+            return True
+    return False

@@ -78,6 +78,8 @@ def request_of(scope: Scope, hosts: Collection[str]) -> S3Request:
     if bucket is None:
         first, _, path = path.partition(b"/")
         bucket = _decoded(first)
+    if path and not bucket:
+        raise refused("InvalidURI", "a key is named, and no bucket")
     return S3Request(
         method=scope["method"],
         bucket=bucket,

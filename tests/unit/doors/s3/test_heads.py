@@ -21,3 +21,33 @@ def test_content_headers_and_metadata_are_kept_and_nothing_else() -> None:
     head = head_of({**sent, "content-encoding": "aws-chunked,gzip"})
     assert head.headers == {"content-type": "a/b", "content-encoding": "gzip"}
     assert head.metadata == {"who": "me"}
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "Tue, 24 Nov 2026 17:00:00 GMT",
+        "Tuesday, 24-Nov-26 17:00:00 GMT",
+        "Tue Nov 24 17:00:00 2026",
+    ],
+)
+def test_an_expires_in_a_form_of_http_is_kept_as_it_was_sent(date: str) -> None:
+    assert head_of({"expires": date}).headers == {"expires": date}
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "",
+        "soon",
+        "2026-11-24T17:00:00Z",
+        "24 Nov 2026",
+        "Tue, 24 Nov 2026 17:00:00 +0100",
+        "Tue, 24 Nov 99999999999999999999 17:00:00 GMT",
+        "Tue, 24 Nov 2026 17:00:00 GMT" + " " * 4000,
+        "9" * 5000,
+    ],
+)
+def test_an_expires_that_some_bucket_would_refuse_is_refused(date: str) -> None:
+    with pytest.raises(S3RefusedError, match="no date"):
+        head_of({"expires": date})
