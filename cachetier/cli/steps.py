@@ -360,7 +360,7 @@ def _table_of(steps: list[StepInfo], called: Callable[[StepInfo], str]) -> Table
     for step in steps:
         shown.add_row(
             called(step),
-            f"{step.state}, pinned" if step.pinned else step.state,
+            _state(step, now),
             _restorable(step) or "-",
             f"{len(step.ranks)}/{step.world_size}",
             str(step.shard_count),
@@ -392,12 +392,19 @@ def _show_step(step: StepInfo, as_json: bool) -> None:
         print_json({"step": _step_json(step)})
         return
     levels = _restorable(step) or "nowhere"
-    state = f"{step.state}, pinned" if step.pinned else step.state
+    state = _state(step, time.time())
     echo(f"{step.run}/{step.step}: {state}, save {step.save_id}, restorable: {levels}")
     shown = table("~name", "rank", "size", "<digest", "~state")
     for shard in step.shards:
         shown.add_row(*_shard_row(shard))
     console().print(shown)
+
+
+def _state(step: StepInfo, now: float) -> str:
+    from cachetier.status.words import unchecked
+
+    notes = "pinned" if step.pinned else "", unchecked(step.state, step.checked_at, now)
+    return ", ".join(filter(None, (step.state, *notes)))
 
 
 def _restorable(step: StepInfo) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cachetier_client.units import shown_size, shown_span
 
 from cachetier.model.levels import Level
+from cachetier.status.words import unchecked
 from cachetier.steps.views import StepView
 
 STEPS_SHOWN = 100
@@ -36,6 +37,7 @@ class StepRow:
     share: float
     pinned: bool
     save_id: str
+    unchecked: str
 
     @property
     def restorable(self) -> bool:
@@ -59,6 +61,7 @@ def step_row(view: StepView, now: float) -> StepRow:
         share=1 - min(1.0, view.dirty_bytes / size_bytes),
         pinned=view.pinned,
         save_id=view.save_id,
+        unchecked=unchecked(view.state, view.checked_at, now),
     )
 
 

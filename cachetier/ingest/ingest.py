@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
 from cachetier_client.identity import names
@@ -18,6 +18,7 @@ from cachetier_client.io import digests
 from cachetier_client.results import Receipt
 
 from cachetier.errors import (
+    BackpressureError,
     CachetierError,
     DigestMismatchError,
     InvalidRequestError,
@@ -30,6 +31,9 @@ from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import admitted_save
 from cachetier.model.levels import Level
 from cachetier.model.shard import INLINE_BYTES, Shard
+from cachetier.restore.knowledge import Knowledge
+
+Result = TypeVar("Result")
 
 
 class RemoteStage(Protocol):
@@ -93,8 +97,11 @@ class NodeIngest:
         make_room: Callable[[], None],
         open_remote_stage: OpenRemoteStage | None = None,
         on_committed: Callable[[], None] = lambda: None,
+        knowledge: Knowledge | None = None,
     ) -> None:
+        """Take shards in; what ``knowledge`` refuses, the bucket is asked about first."""
         self._store = store
+        self._knowledge = knowledge
         self._when_full = when_full
         self._admission = Admission(store, when_full, make_room)
         self._open_remote_stage = open_remote_stage
@@ -112,7 +119,9 @@ class NodeIngest:
         """
         _check(name, size_bytes)
         self._admission.refuse_who_has_too_much()
-        admitted_save(self._store.read(queries.saves_of, ids.run, ids.step), ids)
+        self._after_asking(
+            ids, lambda: admitted_save(self._store.read(queries.saves_of, ids.run, ids.step), ids)
+        )
         staged = self._admission.stage(size_bytes, timeout_seconds)
         return staged or self._through(ids, name, size_bytes)
 
@@ -174,21 +183,37 @@ class NodeIngest:
             raise DigestMismatchError("the bytes do not match their digest", name=name)
         checked_element_size(element_size or None, len(body))
         self._admission.refuse_who_has_too_much()
-        commit = self._admission.in_room(
-            len(body),
-            timeout_seconds,
-            lambda: self._store.commit_inline(ids, name, content, body),
-        )
+        begin = partial(self._store.commit_inline, ids, name, content, body)
+        commit = self._admission.in_room(len(body), timeout_seconds, begin)
         if commit is None:
             stage = self._through(ids, name, len(body))
             stage.write(body)
             return partial(self.commit, stage, ids, name, content)
-        return partial(self._finished, commit)
+        begin_again = partial(self._admission.in_room, len(body), timeout_seconds or 0.0, begin)
+        return partial(self._finished, ids, [commit], begin_again)
 
-    def _finished(self, commit: Callable[[], Committed]) -> Receipt:
-        shard = commit().shard
+    def _finished(
+        self,
+        ids: SaveIds,
+        begun: list[Callable[[], Committed]],
+        begin_again: Callable[[], Callable[[], Committed] | None],
+    ) -> Receipt:
+        """End what was ``begun``; what is refused, and need not have been, is begun again."""
+
+        def committed() -> Committed:
+            commit = begun.pop() if begun else begin_again()
+            if commit is None:
+                raise BackpressureError("there is no room any more", **ids.context)
+            return commit()
+
+        shard = self._after_asking(ids, committed).shard
         self._on_committed()
         return _receipt_of(shard, Level.LOCAL)
+
+    def _after_asking(self, ids: SaveIds, call: Callable[[], Result]) -> Result:
+        if self._knowledge is None:
+            return call()
+        return self._knowledge.after_asking(ids.run, ids.step, call)
 
     def _through(self, ids: SaveIds, name: str, size_bytes: int | None) -> RemoteStage:
         """Open a stream to the remote for what has no room here, or say that it is full."""

@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.identity.names import SaveIds
 
@@ -113,6 +114,35 @@ def claimant_of(save: Save, saves: Sequence[Save] = ()) -> Claimant:
     )
 
 
+def ended_by(save: Save, seen: Manifest | None) -> SaveState | None:
+    """Return how a save has ended by the manifest of its step; None if it has not.
+
+    One that is open has not ended for all that: the drain decides, which knows the order of saves
+    here.
+    """
+    if seen is None:
+        return None
+    if seen.save_id == save.save_id:
+        return SaveState.DELETED if seen.state is ManifestState.DELETED else None
+    came_after = seen.state is ManifestState.PUBLISHED or save.save_id in seen.replaces
+    return SaveState.SUPERSEDED if came_after else None
+
+
+def learned_state(save: Save, seen: Manifest) -> SaveState:
+    """Return the state of a save here once the manifest of its step is known.
+
+    A save that was deleted here stays deleted, as the drain deletes it in the bucket as well.
+    """
+    if save.state is SaveState.DELETED:
+        return save.state
+    ours = seen.save_id == save.save_id
+    if ours and seen.state is ManifestState.PUBLISHED:
+        return SaveState.PUBLISHED
+    if ours or save.state in (SaveState.PUBLISHED, SaveState.REPLICATED):
+        return ended_by(save, seen) or save.state
+    return save.state
+
+
 def admitted_save(saves: Sequence[Save], ids: SaveIds) -> Save | None:
     """Return the save that ``ids`` belongs to, or None when a new one may begin.
 
@@ -160,11 +190,14 @@ def visible_save(
 
     Of open ones those of ``sealed``, the numbers of the saves that are sealed here, go first. One
     of ``whole``, whose ranks have all sealed here, counts as if it were published: who writes a
-    file again reads what was written. Where there is neither, the newest known from a replica.
+    file again reads what was written. If it overwrites it goes before whatever is published, as a
+    save that was learned of from the bucket has a later number here than it came. An open save
+    that is not whole never goes before a published one. Where there is neither, the newest known
+    from a replica.
     """
     final = [save for save in saves if save.state is SaveState.PUBLISHED or save.number in whole]
     if final:
-        return max(final, key=lambda save: save.number)
+        return max(final, key=lambda save: (save.number in whole and save.overwrite, save.number))
     for states in (OPEN_STATES, (SaveState.REPLICATED,)):
         candidates = [save for save in saves if save.state in states]
         if candidates:

@@ -109,8 +109,10 @@ class Bucket:
         key = self.layout.object_key(shard.run, location, shard.name, stored.pack_name)
         return self.has(key, shard.save_id, shard.content.digest, stored)
 
-    def manifest(self, run: str, step: int) -> SeenManifest | None:
-        """Read the step's manifest, whatever its state.
+    def manifest(
+        self, run: str, step: int, known: SeenManifest | None = None
+    ) -> SeenManifest | None:
+        """Read the step's manifest, whatever its state; return ``known`` if that is still there.
 
         Raises:
             IntegrityError: It is there, but is no manifest of this step.
@@ -120,6 +122,8 @@ class Bucket:
             info = self.objects.head(key)
             if info is None:
                 return None
+            if known is not None and info.etag == known.etag:
+                return known
             try:
                 manifest = read_manifest(self.objects.get(key), run, step, key)
             except ObjectMissingError:

@@ -8,6 +8,7 @@ copy of a shard is taken along where its part describes the same bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from cachetier_client.bucket_format.documents import Manifest, PartDocument, ShardEntry
 from cachetier_client.clock import Clock
@@ -96,19 +97,8 @@ class Adoption:
 
 def save_of(found: FoundStep) -> Save:
     """Return the save of a published step, as a node that never saw it knows it."""
-    manifest = found.manifest
-    return Save(
-        number=0,
-        run=manifest.run,
-        step=manifest.step,
-        save_id=manifest.save_id,
-        state=SaveState.PUBLISHED if found.durable else SaveState.REPLICATED,
-        world_size=manifest.world_size,
-        overwrite=False,
-        started_at=manifest.started_at,
-        location=manifest.location if found.durable else None,
-        published_at=manifest.published_at,
-    )
+    save = adopt.save_of(found.manifest)
+    return save if found.durable else replace(save, state=SaveState.REPLICATED, location=None)
 
 
 def _new_shard(entry: ShardEntry, copies: Sequence[RemoteCopy]) -> NewShard:

@@ -16,9 +16,9 @@ from cachetier_client.bucket_format.documents import Manifest, ManifestState, ma
 from cachetier.errors import IntegrityError, RemoteError
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import SaveState
 from cachetier.remote.bucket import Remote
-from cachetier.restore.replica_choice import Absences
+from cachetier.restore.knowledge import Knowledge
 
 Result = TypeVar("Result")
 
@@ -55,19 +55,24 @@ def _is_published(manifest: Manifest) -> bool:
 
 
 class PublishedSteps:
-    """Looks for published steps at all remotes. Thread-safe."""
+    """Looks for published steps at all remotes. Thread-safe.
+
+    What it sees at the durable one goes into ``knowledge``.
+    """
 
     def __init__(
-        self, store: Store, durable: Remote, replicas: Sequence[Remote], absences: Absences
+        self,
+        store: Store,
+        durable: Remote,
+        replicas: Sequence[Remote] = (),
+        *,
+        knowledge: Knowledge,
     ) -> None:
         self._store = store
         self._durable = durable
         self._remotes = (durable, *replicas)
-        self._absences = absences
-
-    @property
-    def absences(self) -> Absences:
-        return self._absences
+        self.knowledge = knowledge
+        self.absences = knowledge.absences
 
     # --- the durable remote ----------------------------------------------------------------------
 
@@ -77,22 +82,10 @@ class PublishedSteps:
         Raises:
             RemoteError: The durable remote cannot be asked.
         """
-        seen = self._durable_manifest(run, step)
+        seen = self.knowledge.manifest(run, step)
         if seen is None or seen.state is not ManifestState.PUBLISHED:
             return None
         return None if self._deleted_here(seen) else seen
-
-    def newer(self, save: Save) -> Manifest | None:
-        """Return the durable manifest of another save of the same step, if it can be asked."""
-        name = self._durable.name
-        if self._absences.away(name):
-            return None
-        try:
-            manifest = self.durable(save.run, save.step)
-        except RemoteError:
-            self._absences.note(name)
-            return None
-        return manifest if manifest is not None and manifest.save_id != save.save_id else None
 
     def durable_steps(self, run: str, besides: Collection[int] = ()) -> Iterator[Manifest]:
         """Yield the durable steps of a run but for ``besides``, the newest first.
@@ -165,7 +158,7 @@ class PublishedSteps:
 
     def _rounds(self) -> list[Sequence[Remote]]:
         """Return whom to ask, and whom then if those have nothing."""
-        present = [remote for remote in self._remotes if not self._absences.away(remote.name)]
+        present = [remote for remote in self._remotes if not self.absences.away(remote.name)]
         if len(present) in (0, len(self._remotes)):
             return [self._remotes]
         return [present, self._remotes]
@@ -206,7 +199,7 @@ class PublishedSteps:
     def _manifest_at(self, run: str, step: int) -> Callable[[Remote], Manifest | None]:
         def read(remote: Remote) -> Manifest | None:
             if remote is self._durable:
-                return self._durable_manifest(run, step)
+                return self.knowledge.manifest(run, step)
             try:
                 seen = remote.bucket.manifest(run, step)
             except IntegrityError:
@@ -214,10 +207,6 @@ class PublishedSteps:
             return manifest_of(seen)
 
         return read
-
-    def _durable_manifest(self, run: str, step: int) -> Manifest | None:
-        seen = self._durable.bucket.manifest(run, step)
-        return manifest_of(seen)
 
     def _try(
         self,
@@ -230,10 +219,10 @@ class PublishedSteps:
         try:
             answer = ask(remote)
         except RemoteError as error:
-            self._absences.note(remote.name)
+            self.absences.note(remote.name)
             failed.append(error)
             return otherwise
-        self._absences.forget(remote.name)
+        self.absences.forget(remote.name)
         return answer
 
     def _deleted_here(self, manifest: Manifest) -> bool:

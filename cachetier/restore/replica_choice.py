@@ -173,13 +173,14 @@ class Sources:
         clock: Clock,
         replicas: Replicas = NO_REPLICAS,
         mounted: MountedObjects | None = None,
+        absences: Absences | None = None,
     ) -> None:
         """Find copies of shards at ``durable`` and ``replicas``, of pieces by ``mounted``."""
         self._store = store
         self._mounted = mounted
         self._remotes = (*replicas.remotes, durable)
         self._on_passed_over = replicas.on_passed_over
-        self.absences = Absences(clock)
+        self.absences = absences or Absences(clock)
         self._looks = Looks(clock)
 
     def of(self, shard: Shard) -> list[RemoteShard]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from cachetier_client.clock import Clock
-from cachetier_client.identity.places import has_one_step
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import (
@@ -25,6 +24,7 @@ from cachetier.errors import (
     RemoteError,
 )
 from cachetier.local.catalog import local_copies, object_reads, queries
+from cachetier.local.catalog.queries import VisibleShard
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, SaveState
@@ -35,22 +35,16 @@ from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import Adoption
 from cachetier.restore.arrivals import arrives_no_longer
 from cachetier.restore.fill import Refill, Room
+from cachetier.restore.knowledge import Knowledge, Stale, max_age_of
 from cachetier.restore.link import Link
-from cachetier.restore.missing import MissingObjects
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.published import FoundStep, PublishedSteps
 from cachetier.restore.readahead import RangeReads, RemoteBlocks
-from cachetier.restore.replica_choice import (
-    AWAY_SECONDS,
-    NO_REPLICAS,
-    Replicas,
-    Sources,
-    is_missing,
-)
+from cachetier.restore.replica_choice import NO_REPLICAS, Replicas, Sources, is_missing
 
 Source = Literal["local", "remote"]
 FOLLOWED_FROM_BYTES = 2 * BLOCK_BYTES  # one that is smaller is here before it is asked for
-FRESH_SECONDS = 0.2  # for so long nobody looks again whether a file was written anew elsewhere
+OPEN_FRESH_SECONDS = 1.0  # an open save of which nobody knows a rival
 ROOM_SECONDS = 2.0  # who reads a part and can go on without does not wait long for room
 
 
@@ -60,6 +54,7 @@ class Opened:
 
     From ``open_part`` it may have neither: then its blocks are read from ``remote`` one by one.
     From ``follow`` it may be ``arriving`` still: ``arrived`` says which of its blocks are there.
+    ``stale``: the bucket could not be asked which save of the step it is.
     """
 
     shard: Shard
@@ -68,6 +63,7 @@ class Opened:
     source: Source
     remote: RemoteBlocks | None = None
     arriving: bool = False
+    stale: Stale | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +104,7 @@ class Restore:
         remote: See ``bucket``.
         replicas: Asked before it.
         room: Where shards go that are brought back.
-        missing: Looks into objects that are not there any more.
+        knowledge: What is known of steps at the durable remote.
         mounted: Knows where the pieces of objects of the S3 door are.
         listener: Hears of what is read.
     """
@@ -122,7 +118,7 @@ class Restore:
         remote: str,
         replicas: Replicas = NO_REPLICAS,
         room: Room,
-        missing: MissingObjects | None = None,
+        knowledge: Knowledge | None = None,
         mounted: MountedObjects | None = None,
         listener: RestoreListener = NOBODY,
     ) -> None:
@@ -130,12 +126,10 @@ class Restore:
         self._clock = clock
         self._listener = listener
         durable = Remote(remote, bucket)
-        self._missing = missing or MissingObjects(store, durable, clock, lambda: None)
-        self._durable_name = remote
-        self._asked_at: dict[int, float] = {}
-        self.sources = Sources(store, durable, clock, replicas, mounted)
-        absences = self.sources.absences
-        self.published = PublishedSteps(store, durable, replicas.remotes, absences)
+        self.knowledge = knowledge or Knowledge(store, durable, clock)
+        absences = self.knowledge.absences
+        self.sources = Sources(store, durable, clock, replicas, mounted, absences)
+        self.published = PublishedSteps(store, durable, replicas.remotes, knowledge=self.knowledge)
         self._adoption = Adoption(store, durable, self.published, clock)
         self._range_reads = RangeReads()
         self.link = Link()
@@ -149,8 +143,9 @@ class Restore:
         )
 
     def close(self) -> None:
-        """Let the range readers go."""
+        """Let the range readers go, and ask nothing more."""
         self._refill.close()
+        self.knowledge.close()
 
     def open(self, run: str, step: int, name: str, timeout_seconds: float) -> Opened:
         """Return the shard that readers of the step see.
@@ -162,10 +157,10 @@ class Restore:
             DeadlineError: Somebody else's restore of it did not end in time.
         """
         started_at = self._clock.monotonic()
-        shard = self._find(run, step, name)
+        shard, stale = self._find(run, step, name)
         opened = self._local(shard) or self._brought_back(shard, started_at + timeout_seconds)
         self._listener.on_opened(self._clock.monotonic() - started_at)
-        return opened
+        return replace(opened, stale=stale)
 
     def follow(self, run: str, step: int, name: str, timeout_seconds: float) -> Opened:
         """Return the shard that readers of the step see, perhaps while it is still arriving.
@@ -174,7 +169,7 @@ class Restore:
         """
         started_at = self._clock.monotonic()
         deadline = started_at + timeout_seconds
-        shard = self._find(run, step, name)
+        shard, stale = self._find(run, step, name)
         opened = self._local(shard)
         if opened is not None and opened.source == "remote":  # in memory still: no direct reads
             opened = replace(opened, arriving=True)
@@ -185,9 +180,10 @@ class Restore:
             if descriptor is not None:
                 opened = Opened(shard, descriptor, None, "remote", arriving=True)
         if opened is None:  # it has come meanwhile, or somebody else brings it
-            opened = self._local(self._find(run, step, name)) or self._brought_back(shard, deadline)
+            shard, _ = self._find(run, step, name)
+            opened = self._local(shard) or self._brought_back(shard, deadline)
         self._listener.on_opened(self._clock.monotonic() - started_at)
-        return opened
+        return replace(opened, stale=stale)
 
     def _bring_for_followers(self, shard: Shard, deadline: float) -> None:
         descriptor = self._brought_back(shard, deadline).descriptor
@@ -222,11 +218,11 @@ class Restore:
         except IntegrityError as error:
             if not is_missing(error):
                 raise
-            why = self._missing.error_of(shard)
+            why = self.knowledge.error_of(shard)
             if why is None and self._store.read(queries.shard_by_version, shard.version) is None:
-                return self._brought_back(self._find(run, step, name), deadline)
+                return self._brought_back(self._find(run, step, name)[0], deadline)
             raise why or error from error
-        restored = self._local(self._find(run, step, name))
+        restored = self._local(self._find(run, step, name)[0])
         if restored is None:
             raise BackpressureError(
                 "the restored shard had to make room at once", run=run, step=step, name=name
@@ -248,25 +244,25 @@ class Restore:
         What is on its way, or to be, is opened by ``whole``: ``open``, or ``follow``. Raises as
         ``open`` does, but not for lack of room or time.
         """
-        shard = self._find(run, step, name)
+        shard, stale = self._find(run, step, name)
         local = self._local(shard)
         if local is not None:
-            return local
+            return replace(local, stale=stale)
         arrives = self._refill.arrivals.of(shard.version) is not None
         if arrives or not self._range_reads.leave_remote(shard, blocks):
             with contextlib.suppress(BackpressureError, DeadlineError):
                 return (whole or self.open)(run, step, name, min(timeout_seconds, ROOM_SECONDS))
         blocks_there = RemoteBlocks(
-            shard, self.sources, self.link, self._listener.on_range_read, self._missing.error_of
+            shard, self.sources, self.link, self._listener.on_range_read, self.knowledge.error_of
         )
-        return Opened(shard, None, None, "remote", blocks_there)
+        return Opened(shard, None, None, "remote", blocks_there, stale=stale)
 
     def look(self, run: str, step: int, name: str) -> tuple[Shard, Source]:
         """Return the shard that readers of the step see, and where its bytes would come from.
 
         Nothing is fetched. Raises as ``open`` does.
         """
-        shard = self._find(run, step, name)
+        shard, _ = self._find(run, step, name)
         self._refuse_if_lost(shard)
         return shard, "local" if shard.inline or shard.file_id is not None else "remote"
 
@@ -275,7 +271,7 @@ class Restore:
 
         A damaged one is taken out of use.
         """
-        shard = self._find(run, step, name)
+        shard, _ = self._find(run, step, name)
         try:
             copy = self._store.local_copy(shard)
         except FileNotFoundError:
@@ -310,59 +306,57 @@ class Restore:
 
     # --- finding ---------------------------------------------------------------------------------
 
-    def _find(self, run: str, step: int, name: str) -> Shard:
+    def _find(self, run: str, step: int, name: str) -> tuple[Shard, Stale | None]:
+        """Return the shard that readers of the step see, and whether the bucket was not asked.
+
+        The manifest is asked first if another node may know better: of a step that is published, of
+        an open save that is not whole here, and of a name that is not known here.
+        """
         if is_mount(run):  # a piece is of one version, and named after it
             piece = self._store.read(object_reads.piece_named, run, name)
             if piece is None:
                 raise NotFoundError(f"piece {name} was replaced meanwhile", run=run, name=name)
-            return piece
-        shard = self._known(run, step, name)
-        if shard is not None and not (self._is_hearsay(shard) or self._is_replaced(shard)):
-            return shard
-        save = self._store.read(queries.shown_save, run, step)
-        if save is not None and save.state in OPEN_STATES:
-            raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
-        try:
+            return piece, None
+        known, stale = self._known(run, step, name), None
+        max_age_seconds = self._max_age_seconds(known)
+        if max_age_seconds is not None:
+            hearsay = known.save is not None and known.save.state is SaveState.REPLICATED
+            stale = self.knowledge.refresh(run, step, max_age_seconds)
+            known = self._known(run, step, name)
+            if known.save is None:
+                text = f"step {step} was deleted by another node"
+                raise NotFoundError(text, run=run, step=step, name=name)
+            if hearsay and known.shard is not None and known.save.state is SaveState.PUBLISHED:
+                with contextlib.suppress(RemoteError, NotFoundError):
+                    self._adoption.adopt(run, step, name)  # its copy at the durable remote as well
+        if known.shard is None and not (known.save and known.save.state in OPEN_STATES):
             self._adoption.adopt(run, step, name)
-        except (RemoteError, NotFoundError):
-            if shard is None:
-                raise
-        shard = self._known(run, step, name)
-        if shard is None:
-            raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
-        return shard
+            known = self._known(run, step, name)
+        if known.shard is None:
+            seems = "" if stale is None else ", and the bucket could not be asked"
+            text = f"no shard {name} in step {step}{seems}"
+            raise NotFoundError(text, run=run, step=step, name=name)
+        return known.shard, stale
 
-    def _is_hearsay(self, shard: Shard) -> bool:
-        """Return whether only a replica is known to have the step, and it is time to ask again.
+    def _max_age_seconds(self, known: VisibleShard) -> float | None:
+        """Return how old knowledge of a step may be for a read; None if it does not matter."""
+        save = known.save
+        is_open = save is not None and save.state in OPEN_STATES
+        if save is None or (known.shard is None and not is_open):
+            return None  # it is adopted from what is there now
+        if known.shard is None:
+            return 0.0
+        if not is_open:
+            return max_age_of(save.run)
+        if self._store.read(queries.whole_of, [save]):
+            return None
+        look = self.knowledge.look(save.run, save.step)
+        has_rivals = look is not None and look.seen and look.seen.manifest.save_id != save.save_id
+        return 0.0 if known.has_rivals or has_rivals else OPEN_FRESH_SECONDS
 
-        The durable remote may have it by now, or another save of it.
-        """
-        save = self._store.read(queries.save_by_number, shard.save)
-        if save is None or save.state is not SaveState.REPLICATED:
-            return False
-        now, asked_at = self._clock.monotonic(), self._asked_at.get(save.number, float("-inf"))
-        if self.sources.absences.away(self._durable_name) or now - asked_at < AWAY_SECONDS:
-            return False
-        self._asked_at[save.number] = now
-        return True
-
-    def _is_replaced(self, shard: Shard) -> bool:
-        """Return whether another node has since saved anew what stands for one step alone.
-
-        Steps of a run are saved by all nodes, or not again; a file may be written again anywhere,
-        and then only the bucket knows. What is here is read while the bucket cannot be asked.
-        """
-        save = self._store.read(queries.save_by_number, shard.save)
-        if save is None or save.state is not SaveState.PUBLISHED or not has_one_step(save.run):
-            return False
-        now, asked_at = self._clock.monotonic(), self._asked_at.get(save.number, float("-inf"))
-        if now - asked_at < FRESH_SECONDS:
-            return False
-        self._asked_at[save.number] = now
-        return self.published.newer(save) is not None
-
-    def _known(self, run: str, step: int, name: str) -> Shard | None:
-        return self._store.read(queries.visible_shard, run, step, name)
+    def _known(self, run: str, step: int, name: str) -> VisibleShard:
+        passed_over = self.knowledge.passed_over(run, step)
+        return self._store.read(queries.visible, run, step, name, passed_over)
 
     # --- local -----------------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ from cachetier.remote.factory import open_remote
 from cachetier.remote.mounted import MountBuckets
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.fill import Room
-from cachetier.restore.missing import MissingObjects
+from cachetier.restore.knowledge import Knowledge
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore
@@ -65,6 +65,7 @@ from cachetier.service.objects import ask_time_of, objects_of, ordering_of, unmo
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import (
     cluster_of,
+    knowledge_of,
     locked,
     open_drains,
     policy_of,
@@ -208,7 +209,7 @@ class Service:
         self._incidents = Incidents(store)
         self._drain = self._open_drain(store, self._changes, self._incidents, self.metrics)
         marks = Watermarks(settings.high_watermark, settings.low_watermark)
-        missing = MissingObjects(store, Remote(DURABLE, self._bucket), clock, self._announce)
+        knowledge = knowledge_of(store, self._bucket, clock, self._drain, self._announce)
         mounted = MountedObjects(store, self._mount_buckets(), clock)
         self._ordering = ordering_of(mounted.buckets, store, self._changes, clock)
         self._unmounted = unmounted_warnings(store, self._settings.s3_mounts)
@@ -218,12 +219,12 @@ class Service:
             clock,
             self._still_remote,
             look_into=lambda shard: (
-                mounted.look_into(shard) if is_mount(shard.run) else missing.look_into(shard)
+                mounted.look_into(shard) if is_mount(shard.run) else knowledge.look_into(shard)
             ),
             watermarks=marks,
         )
         self._garbage = self._collector()
-        ingest = self._ingest()
+        ingest = self._ingest(knowledge)
         self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
         self._passed_over = PassedOverCopies(self.metrics.passed_over)
         self._restore = Restore(
@@ -233,7 +234,7 @@ class Service:
             remote=DURABLE,
             replicas=Replicas(self._replicas, self._passed_over),
             room=Room(self._changes.ring, self._keeps_restored),
-            missing=missing,
+            knowledge=knowledge,
             mounted=mounted,
             listener=restore_listener(evictor, self.metrics),
         )
@@ -283,7 +284,7 @@ class Service:
         scarce = space.disk_is_full or space.wanted_bytes > 0
         return stays(settings.restore_keep, space.used_bytes, low_bytes, scarce=scarce)
 
-    def _ingest(self) -> Ingest:
+    def _ingest(self, knowledge: Knowledge) -> Ingest:
         settings = self._settings
         ingest = NodeIngest(
             self.store,
@@ -291,6 +292,7 @@ class Service:
             make_room=self._make_room,
             open_remote_stage=self._write_through(),
             on_committed=self._changes.ring,
+            knowledge=knowledge,
         )
         quotas = self._access.quotas
         waits = settings.when_full is WhenFull.WAIT
@@ -369,6 +371,7 @@ class Service:
                 lambda: prune_catalog(self.store, self._clock.now()),
                 self._garbage.purge_lost_and_found,
                 self.objects.expire_uploads,
+                self._restore.knowledge.sweep,
             ),
         )
 

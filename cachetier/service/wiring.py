@@ -31,14 +31,17 @@ from cachetier.local.catalog.node_totals import held_by_run
 from cachetier.local.recovery import lock_directory
 from cachetier.local.store import Store
 from cachetier.model.compression import Rules
+from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.notifier import Changes
 from cachetier.objects.base import ReadableObjects
 from cachetier.parsers import is_loopback
 from cachetier.reclaim.evict import Evictor
 from cachetier.remote.boto_client import DEFAULT_REGION, endpoint_of_profile
+from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.store_clock import StoreClock
+from cachetier.restore.knowledge import Knowledge
 from cachetier.restore.restore import RestoreListener
 from cachetier.steps.incidents import Incidents
 from cachetier.telemetry import events
@@ -196,6 +199,20 @@ def tls_of(settings: Settings) -> Tls | None:
 
     files = settings.tls_files
     return Tls(files, tell_of) if files is not None else None
+
+
+def knowledge_of(
+    store: Store, bucket: Bucket, clock: Clock, drain: Drain, announce: Callable[[], None]
+) -> Knowledge:
+    """Return what is known of steps; nobody waits for it while the drain's circuit is open."""
+    return Knowledge(
+        store,
+        Remote(DURABLE, bucket),
+        clock,
+        on_change=announce,
+        on_published=drain.published,
+        is_cut_off=lambda: drain.state()[0].remote.state in ("unreachable", "refused"),
+    )
 
 
 def restore_listener(evictor: Evictor, metrics: Metrics) -> RestoreListener:

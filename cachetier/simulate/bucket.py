@@ -90,7 +90,9 @@ class ReadOnceBucket(Bucket):
         super().__init__(objects, layout)
         self._parsed = parsed
 
-    def manifest(self, run: str, step: int) -> SeenManifest | None:
+    def manifest(
+        self, run: str, step: int, _known: SeenManifest | None = None
+    ) -> SeenManifest | None:
         key = self.layout.manifest_key(run, step)
         info = self.objects.head(key)
         if info is None:

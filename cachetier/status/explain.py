@@ -14,7 +14,7 @@ from typing import Any
 from cachetier_client import StepInfo
 from cachetier_client.units import counted, shown_size, shown_span
 
-from cachetier.status.words import are
+from cachetier.status.words import are, unchecked
 
 Status = Mapping[str, Any]
 
@@ -127,6 +127,8 @@ def _whereabouts(step: StepInfo, now: float) -> Iterator[str]:
         yield "All that this node had of it is here as well, so a restore is local."
     if states["remote"]:
         yield f"{counted(states['remote'], 'shard')} came from other nodes, and lie in S3."
+    if note := unchecked(step.state, step.checked_at, now):
+        yield f"S3 could not be asked whether it was replaced or deleted since ({note})."
     if step.pinned:
         yield "It is pinned, so nothing of it is evicted."
 

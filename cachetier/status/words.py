@@ -7,6 +7,7 @@ from typing import Any
 from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
+UNCHECKED_SECONDS = 10.0  # twice as long as knowledge of a published step is fresh
 NEAR_SHARE = 0.5  # of the objective
 STANDSTILL_SECONDS = 60.0
 _LONG_UNITS = ((86_400.0, "day"), (3_600.0, "hour"), (60.0, "minute"), (1.0, "second"))
@@ -84,3 +85,13 @@ def long_span(seconds: float) -> str:
         if seconds >= unit_seconds:
             return counted(round(seconds / unit_seconds), unit)
     return "less than a second"
+
+
+def unchecked(state: str, checked_at: float | None, now: float) -> str:
+    """Return for how long nobody could ask the bucket about a published step; empty if lately."""
+    if state != "published":
+        return ""
+    if checked_at is None:
+        return "unchecked"
+    age_seconds = now - checked_at
+    return f"as of {shown_span(age_seconds)} ago" if age_seconds > UNCHECKED_SECONDS else ""

@@ -14,7 +14,7 @@ Source for pins: docs/design/0013-pins.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
@@ -59,8 +59,8 @@ from cachetier.model.replication import ReplicaState
 from cachetier.notifier import Changes
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import save_of
+from cachetier.restore.knowledge import Knowledge, max_age_of
 from cachetier.restore.published import FoundStep, PublishedSteps
-from cachetier.restore.replica_choice import Absences
 from cachetier.steps.pending import Pending, pending_of
 from cachetier.steps.unflushed import UnflushedSteps
 from cachetier.steps.views import (
@@ -68,9 +68,9 @@ from cachetier.steps.views import (
     ShardView,
     StepProgress,
     StepView,
+    remote_shards,
     shard_view,
     view_of_found,
-    view_of_manifest,
     view_of_save,
 )
 from cachetier.steps.waits import AskBucket, Question
@@ -118,7 +118,9 @@ class Checkpoints:
         self._hurry = hurry
         self._hurry_replicas = hurry_replicas
         durable = Remote(remote, bucket)
-        self._published = published or PublishedSteps(store, durable, (), Absences(clock))
+        knowledge = published.knowledge if published else Knowledge(store, durable, clock)
+        self._published = published or PublishedSteps(store, durable, knowledge=knowledge)
+        self._knowledge = knowledge
         self.unflushed = UnflushedSteps(store, bucket, self._published, clock)
         self._remote = remote
 
@@ -130,9 +132,12 @@ class Checkpoints:
         One that ``follows`` may still grow until rank 0 has sealed, and counts only then.
         """
         began_at, now = self._clock.monotonic(), self._clock.now()
-        sealed = self._store.write(
-            puts.seal, self._store.policy, ids, ranks_on_node, now, follows=follows
-        )
+
+        def sealing() -> list[int]:
+            what = self._store.policy, ids, ranks_on_node, now
+            return self._store.write(puts.seal, *what, follows=follows)
+
+        sealed = self._knowledge.after_asking(ids.run, ids.step, sealing)
         self._changes.ring()
         self._tell_sealed(ids, len(sealed), self._clock.monotonic() - began_at)
         return sealed
@@ -160,6 +165,7 @@ class Checkpoints:
             NotFoundError: Neither this node nor the bucket knows the step.
             PinnedError: It is pinned here.
         """
+        self._knowledge.refresh(run, step)
         saves = self._store.read(queries.saves_of, run, step)
         visible = self._store.read(queries.shown_of, saves)
         if visible is None or visible.state is SaveState.REPLICATED:
@@ -215,8 +221,11 @@ class Checkpoints:
         """
         names.checked_run(run)
         if level is Level.DURABLE:
-            manifests = list(self._published.durable_steps(run))
-            return [view_of_manifest(manifest) for manifest in reversed(manifests)]
+            views = list(self._durable(run))
+            for view in views:
+                self._knowledge.named(run, view.step, view.save_id)
+            return views[::-1]
+        self._refresh(run)
         views = self._local_views(run)
         if level is Level.REPLICATED:
             return sorted(self._replicated(run, views), key=lambda view: view.step)
@@ -224,7 +233,8 @@ class Checkpoints:
 
     def newest_steps(self, run: str, limit: int) -> list[StepView]:
         """Return up to ``limit`` steps of a run that this node knows, the newest first."""
-        newest = self._shown_saves(names.checked_run(run))[-limit:]
+        self._refresh(names.checked_run(run), limit)
+        newest = self._shown_saves(run)[-limit:]
         return [self._view(save) for save in reversed(newest)]
 
     def durable_elsewhere(self, run: str, limit: int) -> list[StepView]:
@@ -234,14 +244,29 @@ class Checkpoints:
             RemoteError: The bucket cannot be asked.
         """
         known = {save.step for save in self._shown_saves(names.checked_run(run))}
-        found = self._published.durable_steps(run, known)
-        return [view_of_manifest(manifest) for manifest in islice(found, limit)]
+        return list(islice(self._durable(run, known), limit))
+
+    def _durable(self, run: str, besides: Collection[int] = ()) -> Iterator[StepView]:
+        for manifest in self._published.durable_steps(run, besides):
+            yield self._found(FoundStep(manifest, durable=True))
+
+    def _found(self, found: FoundStep) -> StepView:
+        """Return how the remotes that were just asked show a step."""
+        checked_at = self._clock.now() if found.durable else None
+        return replace(view_of_found(found), checked_at=checked_at)
+
+    def _refresh(self, run: str, limit: int = 0) -> None:
+        """Ask about the published steps that this node shows of a run, the ``limit`` newest."""
+        confirmed = SaveState.PUBLISHED, SaveState.REPLICATED
+        shown = [save.step for save in self._shown_saves(run)[-limit:] if save.state in confirmed]
+        self._knowledge.refresh_listed(run, shown[::-1])
 
     def progress(self, run: str, step: int) -> StepProgress | None:
         """Return how far each rank of a step is here, or None where this node knows no such step.
 
         For people who watch it: nobody who saves or restores waits for that.
         """
+        self._knowledge.refresh(run, step)
         save = self._store.look(queries.shown_save, run, step)
         if save is None:
             return None
@@ -297,20 +322,32 @@ class Checkpoints:
         return [view for view in views if view.levels]
 
     def latest(self, run: str, level: Level) -> StepView | None:
-        """Return the newest step restorable at ``level``, or None."""
-        names.checked_run(run)
+        """Return the newest step restorable at ``level``, or None: readers get its save."""
+        found = self._latest(names.checked_run(run), level)
+        if found is not None:
+            self._knowledge.named(run, found.step, found.save_id)
+        return found
+
+    def _latest(self, run: str, level: Level) -> StepView | None:
         if level is Level.DURABLE:
-            return next(map(view_of_manifest, self._published.durable_steps(run)), None)
+            return next(self._durable(run), None)
         if level is Level.REPLICATED:
             return self._latest_replicated(run)
-        views = (self._view(save) for save in reversed(self._shown_saves(run)))
-        return next((view for view in views if level in view.levels), None)
+        while True:  # another step is the newest if that one was deleted elsewhere
+            views = (self._view(save) for save in reversed(self._shown_saves(run)))
+            found = next((view for view in views if level in view.levels), None)
+            if found is None or found.state != SaveState.PUBLISHED:
+                return found
+            if self._knowledge.is_fresh(run, found.step):
+                return found
+            if self._knowledge.refresh(run, found.step) is not None:
+                return found
 
     def newest(self, run: str, level: Level) -> NewestSteps:
         """Return ``latest``, and a newer step that this node can restore, if there is one."""
         found = self.latest(run, level)
-        here = None if level is Level.LOCAL else self.latest(run, Level.LOCAL)
         elsewhere = None if level is Level.LOCAL else self.unflushed.newer(run, found)
+        here = None if level is Level.LOCAL else self._latest(run, Level.LOCAL)
         if here is None or (found is not None and here.step <= found.step):
             return NewestSteps(found, unflushed=elsewhere)
         return NewestSteps(found, newer_local=here.step, unflushed=elsewhere)
@@ -321,23 +358,19 @@ class Checkpoints:
         Raises:
             NotFoundError: Neither knows it.
         """
+        stale = self._knowledge.refresh(run, step, max_age_of(run))
         save = self._store.read(queries.shown_save, run, step)
-        if save is not None and save.state is SaveState.PUBLISHED and has_one_step(run):
-            newer = self._published.newer(save)  # a file may be written again on any node
-            if newer is not None:
-                anew = FoundStep(newer, durable=True)
-                return view_of_found(anew), _remote_shards(anew)
         if save is not None:
             view = self._view(save)
             number = save.number
             shards = self._store.read(queries.shards_of, number)
             if save.state in OPEN_STATES or view.shards:
                 here = [shard_view(shard) for shard in shards]
-                return view, here + self._shards_elsewhere(save, view, here)
+                return view, here + ([] if stale else self._shards_elsewhere(save, view, here))
         found = self._published.find(run, step)
         if found is None:
             raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
-        return view_of_found(found), _remote_shards(found)
+        return self._found(found), remote_shards(found)
 
     def _shards_elsewhere(
         self, save: Save, view: StepView, here: list[ShardView]
@@ -352,7 +385,7 @@ class Checkpoints:
         if found is None or found.manifest.save_id != save.save_id:
             return []
         names = {shard.name for shard in here}
-        return [shard for shard in _remote_shards(found) if shard.name not in names]
+        return [shard for shard in remote_shards(found) if shard.name not in names]
 
     def _replicated(self, run: str, local: list[StepView]) -> list[StepView]:
         """Return every step that some remote has published, this node's view of it first."""
@@ -364,7 +397,7 @@ class Checkpoints:
                 raise
             newest_first = []  # what this node knows to be there is still true
         for found in newest_first:
-            views.setdefault(found.manifest.step, view_of_found(found))
+            views.setdefault(found.manifest.step, self._found(found))
         return list(views.values())
 
     def _latest_replicated(self, run: str) -> StepView | None:
@@ -378,7 +411,7 @@ class Checkpoints:
             return known
         if found is None or (known is not None and known.step >= found.manifest.step):
             return known
-        return view_of_found(found)
+        return self._found(found)
 
     def _local_views(self, run: str) -> list[StepView]:
         return [self._view(save) for save in self._shown_saves(run)]
@@ -402,6 +435,12 @@ class Checkpoints:
         replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
         pinned = self._store.read(pins.is_pinned, save.run, save.step)
         view = view_of_save(save, parts, summary, replicated=replicated, pinned=pinned)
+        look = self._knowledge.look(save.run, save.step)
+        if look is not None and save.state in (SaveState.PUBLISHED, SaveState.REPLICATED):
+            view = replace(view, checked_at=look.checked_at)
+            if look.seen and look.seen.manifest.save_id == save.save_id and not summary.shards:
+                ranks, size_bytes = tuple(range(save.world_size)), look.size_bytes
+                view = replace(view, ranks=ranks, shards=look.shards, size_bytes=size_bytes)
         if summary.dirty_shards and self._store.read(
             missing_objects.is_lacking, save, self._remote
         ):
@@ -543,13 +582,6 @@ class Checkpoints:
     def _age(self, run: str, step: int) -> float:
         save = self._store.read(queries.shown_save, run, step)
         return max(0.0, self._clock.now() - save.started_at) if save is not None else 0.0
-
-
-def _remote_shards(found: FoundStep) -> list[ShardView]:
-    return [
-        ShardView(shard.name, shard.rank, shard.size_bytes, shard.digest, "remote")
-        for shard in found.manifest.shards
-    ]
 
 
 def _no_step(run: str, step: int) -> NotFoundError:

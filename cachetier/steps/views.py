@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from cachetier_client.bucket_format.documents import Manifest
 from cachetier_client.results import UnflushedStep
 
 from cachetier.local.catalog.records import Summary
@@ -36,7 +35,10 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """A step as every door shows it; see docs/protocol.md, "Step object"."""
+    """A step as every door shows it; see docs/protocol.md, "Step object".
+
+    ``checked_at``: when the bucket was last asked about a published step, if it ever was.
+    """
 
     run: str
     step: int
@@ -52,6 +54,7 @@ class StepView:
     sealed_at: float | None
     published_at: float | None
     pinned: bool = False
+    checked_at: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -117,11 +120,7 @@ def view_of_save(
 
 def view_of_found(found: FoundStep) -> StepView:
     """Return how the remotes show a published step."""
-    return view_of_manifest(found.manifest, durable=found.durable)
-
-
-def view_of_manifest(manifest: Manifest, *, durable: bool = True) -> StepView:
-    """Return how a remote shows a published step; ``durable`` where that is the durable one."""
+    manifest, durable = found.manifest, found.durable
     return StepView(
         run=manifest.run,
         step=manifest.step,
@@ -166,3 +165,11 @@ def shard_view(shard: Shard) -> ShardView:
     return ShardView(
         shard.name, shard.rank, content.size_bytes, f"{content.digest:016x}", shard.state
     )
+
+
+def remote_shards(found: FoundStep) -> list[ShardView]:
+    """Return the shards of a step that remotes have."""
+    return [
+        ShardView(shard.name, shard.rank, shard.size_bytes, shard.digest, "remote")
+        for shard in found.manifest.shards
+    ]

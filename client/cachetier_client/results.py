@@ -92,8 +92,9 @@ class StepInfo:
     """One step: how far it is, where it can be restored from, and what is still only here.
 
     ``levels`` are those at which the whole step can be restored; ``ranks`` have sealed on this
-    node; ``pinned``: it stays there. ``shards`` is filled by ``Client.step`` alone; ``shard_count``
-    always is. ``newer_local``, from ``Client.latest``, is a newer step that this node can restore.
+    node; ``pinned``: it stays there; ``checked_at``: when the bucket was last asked about a
+    published step. ``shards`` is filled by ``Client.step`` alone; ``shard_count`` always is.
+    ``newer_local``, from ``Client.latest``, is a newer step that this node can restore.
     Instants are UTC seconds.
     """
 
@@ -112,6 +113,7 @@ class StepInfo:
     published_at: float | None
     shards: tuple[ShardInfo, ...] = ()
     pinned: bool = False
+    checked_at: float | None = None
     newer_local: int | None = None
 
     @classmethod
@@ -135,6 +137,7 @@ class StepInfo:
             published_at=reply.get("published_at"),
             shards=shards,
             pinned=reply.get("pinned") is True,
+            checked_at=reply.get("checked_at"),
         )
 
 

@@ -27,6 +27,7 @@ from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
 from cachetier.local.catalog import drain_writes, queries
 from cachetier.local.catalog.records import Backlog
+from cachetier.model.checkpoint import Save
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.wrapped import MeasuredObjectStore, Observe
@@ -75,6 +76,9 @@ class IdleDrain:
         self.queue.rate_limit = bytes_per_second
 
     def passed_by(self, size_bytes: int) -> None:
+        """Nothing is counted."""
+
+    def published(self, save: Save) -> None:
         """Nothing is counted."""
 
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:

@@ -9,10 +9,12 @@ import pytest
 from cachetier_client.bucket_format.uploads import PART_BYTES, upload_part_bytes_for
 from cachetier_client.identity.names import SaveIds
 
+from cachetier.model.levels import Level
 from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, Troubles, share
+from tests.fakes.waiting import waited
 from tests.faults.slices import share_of
 from tests.integration.drain_node import Node, patterned
 from tests.integration.packing import put_small
@@ -62,7 +64,7 @@ def _requests_of(node: Node, ids: SaveIds, proxy: S3Proxy) -> int:
     node.seal(ids)
     before, sweeps = proxy.requests, proxy.troubles.seen["ListMultipartUploads"]
     with node.draining():
-        node.wait_durable(ids, 60)
+        waited(node.checkpoints, ids.run, ids.step, None, Level.DURABLE, 60)
         node.wait_until(lambda: proxy.troubles.seen["ListMultipartUploads"] > sweeps)
     node.close()
     return proxy.requests - before

@@ -22,7 +22,7 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.fill import Room
-from cachetier.restore.missing import MissingObjects
+from cachetier.restore.knowledge import Knowledge
 from cachetier.restore.restore import Restore
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import (
@@ -89,12 +89,12 @@ def tier(cache_dir: Path, bucket: MemoryObjectStore) -> Iterator[Tier]:
     """Open a node that evicts all that it may, whenever it is asked for room."""
     node = Node(cache_dir, bucket)
     durable = Remote(REMOTE, node.bucket)
-    missing = MissingObjects(node.store, durable, node.clock, node.changes.ring)
+    missing = Knowledge(node.store, durable, node.clock, on_change=node.changes.ring)
     restore = Restore(
         *(node.store, node.bucket, node.clock),
         remote=REMOTE,
         room=Room(node.changes.ring),
-        missing=missing,
+        knowledge=missing,
     )
     evictor = Evictor(
         *(node.store, node.clock, restore.sources.still_there),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from cachetier_client.bucket_format.documents import ShardEntry
 from cachetier_client.bucket_format.layout import pack_name
@@ -22,7 +23,7 @@ from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.publish.publisher import Ended, Located, Publisher
 from cachetier.errors import PreconditionFailedError, UploadGoneError
-from cachetier.local.catalog import drain_writes, local_copies, queries
+from cachetier.local.catalog import drain_writes, local_copies, missing_objects, queries
 from cachetier.local.catalog.queries import small_of
 from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
 from cachetier.local.store import Store
@@ -57,7 +58,7 @@ class FakeDrain:
         What was deleted goes first: a save that comes after it must find the step free.
         """
         self.delete_all()
-        for save in self._store.read(queries.unfinished_saves):
+        for save in self._unfinished():
             number = save.number
             if save.state is SaveState.OPEN:
                 shards = self._undrained(number, 1)
@@ -68,7 +69,7 @@ class FakeDrain:
 
     def drain_step(self, run: str, step: int) -> bool:
         """Drain the oldest dirty shard of a step, or publish it; return False when it is done."""
-        for save in self._store.read(queries.unfinished_saves):
+        for save in self._unfinished():
             number = save.number
             if (save.run, save.step, save.state) == (run, step, SaveState.OPEN):
                 shards = self._undrained(number, 1)
@@ -78,6 +79,11 @@ class FakeDrain:
                     self._publish(save)
                 return True
         return False
+
+    def _unfinished(self) -> list[Save]:
+        verify = self._store.read(missing_objects.saves_to_verify, REMOTE)
+        known = self._store.read(queries.unfinished_saves)
+        return [*known, *(replace(save, state=SaveState.OPEN) for save in verify)]
 
     def _undrained(self, number: int, limit: int) -> list[Shard]:
         return self._store.read(lambda sql: queries.dirty_shards_of(sql, number, limit, REMOTE))
@@ -91,20 +97,20 @@ class FakeDrain:
     def publish_all(self) -> None:
         """Write the parts that may be written, and publish what is whole."""
         self.delete_all()
-        for save in self._store.read(queries.unfinished_saves):
+        for save in self._unfinished():
             if save.state is SaveState.OPEN:
                 self._publish(save)
 
     def publish_step(self, run: str, step: int) -> None:
         """Do the same for one step."""
         self.delete_all()
-        for save in self._store.read(queries.unfinished_saves):
+        for save in self._unfinished():
             if (save.run, save.step, save.state) == (run, step, SaveState.OPEN):
                 self._publish(save)
 
     def delete_all(self) -> None:
         """Take what was deleted here off the bucket."""
-        for save in self._store.read(queries.unfinished_saves):
+        for save in self._unfinished():
             if save.state is SaveState.DELETED:
                 assert save.location is not None
                 self._publisher.delete(self._claimant(save), save.location, set)

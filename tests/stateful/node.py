@@ -75,17 +75,14 @@ class Node:
         self.retention = Retention(store, policy.keep_local, self.evictor.evict)
         self.drain = make_drain(store, self.bucket, clock)
         self.real_drain = RealDrain(store, self.bucket, clock, [MOUNT], {MOUNT.bucket: remote})
-        self.checkpoints = Checkpoints(store, self.bucket, self.changes, clock, remote=REMOTE)
-        self.ingest = NodeIngest(store, when_full=WhenFull.REJECT, make_room=self._make_room)
         mounted = mounted_at(store, remote, clock, MOUNT)
-        self.restore = Restore(
-            store,
-            self.bucket,
-            clock,
-            remote=REMOTE,
-            room=Room(self._make_room, keeps),
-            mounted=mounted,
-        )
+        room = Room(self._make_room, keeps)
+        self.restore = Restore(store, self.bucket, clock, remote=REMOTE, room=room, mounted=mounted)
+        what = store, self.bucket, self.changes, clock
+        self.checkpoints = Checkpoints(*what, remote=REMOTE, published=self.restore.published)
+        reject, make_room = WhenFull.REJECT, self._make_room
+        knows = self.restore.knowledge
+        self.ingest = NodeIngest(store, when_full=reject, make_room=make_room, knowledge=knows)
         self.objects = ObjectNode(
             store, mounted, self.restore, self.changes, clock, write, make_room=self._make_room
         )

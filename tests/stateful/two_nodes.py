@@ -34,7 +34,7 @@ from cachetier.model.names import DURABLE
 from cachetier.model.shard import INLINE_BYTES
 from cachetier.reclaim.evict import Evictor
 from cachetier.remote.bucket import Remote
-from cachetier.restore.missing import MissingObjects
+from cachetier.restore.knowledge import Knowledge
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.full_disk import FullDisk, FullVFS
 from tests.fakes.late_store import LateStore
@@ -535,5 +535,5 @@ class World:
 
     def _evictor(self, node: Node) -> Evictor:
         remote, clock = Remote(DURABLE, node.bucket), self.clocks[self.nodes.index(node)]
-        missing = MissingObjects(node.store, remote, clock, node.incidents.refresh)
+        missing = Knowledge(node.store, remote, clock, on_change=node.incidents.refresh)
         return Evictor(node.store, clock, node._still_remote, look_into=missing.look_into)

@@ -98,6 +98,7 @@ class StepModel(BaseModel):
     sealed_at: float | None
     published_at: float | None
     pinned: bool = False
+    checked_at: float | None = None
 
 
 class StepWithShards(BaseModel):

@@ -171,6 +171,8 @@ class Shards:
     ) -> None:
         shard, headers = download.opened.shard, Headers(scope=scope)
         described = _headers(shard, download.opened.source)
+        if (stale := download.opened.stale) is not None:
+            described["Cachetier-Checked-At"] = str(stale.checked_at or "never")
         if _matches(headers.get("if-none-match"), described["ETag"]):
             await Response(status_code=304, headers=described)(scope, receive, send)
             return

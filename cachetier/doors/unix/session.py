@@ -356,14 +356,8 @@ class Session:
 
     def _arrived(self, request: requests.Arrived) -> Reply:
         """Say which blocks are there, a byte for each eight, the first in the lowest bit."""
-        there = self._node.restore.arrived(
-            request.run,
-            request.step,
-            request.name,
-            request.version,
-            request.known,
-            request.timeout_seconds,
-        )
+        where = request.run, request.step, request.name, request.version
+        there = self._node.restore.arrived(*where, request.known, request.timeout_seconds)
         bits = sum(1 << block for block in there)
         return Reply({}, bits.to_bytes(bits.bit_length() // 8 + 1, "little"))
 
@@ -538,6 +532,7 @@ def _opened_header(opened: Opened) -> Header:
         "source": opened.source,
         "inline": opened.body is not None,
         **({"arriving": opened.shard.version} if opened.arriving else {}),
+        **({"checked_at": opened.stale.checked_at} if opened.stale else {}),
     }
 
 

@@ -15,6 +15,7 @@ from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.catalog.records import Backlog
 from cachetier.local.store import Store
+from cachetier.model.checkpoint import Save
 from cachetier.notifier import Changes
 from cachetier.steps.incidents import Incidents
 from cachetier.telemetry.metrics import Metrics
@@ -55,6 +56,9 @@ class Drain(Protocol):
 
     def passed_by(self, size_bytes: int) -> None:
         """Count a shard that was written straight to the durable remote, past the drain."""
+
+    def published(self, save: Save) -> None:
+        """Count a step of this node that was published, as a read of its manifest says."""
 
     def etas(self, backlog: Sequence[Backlog]) -> Mapping[int, float]:
         """Return in how many seconds each save will be durable, by its number, where known."""
@@ -116,6 +120,9 @@ class Drains:
 
     def passed_by(self, size_bytes: int) -> None:
         self._durable.passed_by(size_bytes)
+
+    def published(self, save: Save) -> None:
+        self._durable.published(save)
 
     def etas(self, backlog: Sequence[Backlog]) -> Mapping[int, float]:
         return self._durable.etas(backlog)

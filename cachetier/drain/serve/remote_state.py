@@ -113,7 +113,7 @@ class DurableRemoteState:
 
     def unfinished(self) -> list[Save]:
         read = self._store.read
-        again = read(missing_objects.saves_to_send_again, self.remote)
+        again = read(missing_objects.saves_to_verify, self.remote)
         numbers = {save.number for save in again}
         return [
             *read(queries.unfinished_saves),

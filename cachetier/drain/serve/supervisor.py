@@ -30,8 +30,10 @@ from cachetier.drain.serve.eta import etas
 from cachetier.drain.serve.remote_state import DurableRemoteState, RemoteState, ReplicaRemoteState
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.serve.stderr_relay import StderrRelay
+from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import Backlog
 from cachetier.local.store import Store
+from cachetier.model.checkpoint import Save
 from cachetier.model.compression import UNCOMPRESSED, Rules
 from cachetier.model.objects import Mount
 from cachetier.notifier import Changes
@@ -118,6 +120,7 @@ class Supervisor:
         phases: Phases | None = None,
     ) -> None:
         self.queue = QueueState(clock, weights=settings.weights, phases=phases)
+        self._store = store
         self._stats = DrainStats(settings.remote.name, clock, metrics)
         context = DrainContext(
             store,
@@ -249,6 +252,11 @@ class Supervisor:
     def passed_by(self, size_bytes: int) -> None:
         """Count a shard that was written straight to the remote, past the drain."""
         self._stats.passed_by(size_bytes)
+
+    def published(self, save: Save) -> None:
+        """Count a step of this node that was published, as a read of its manifest says."""
+        here = self._store.read(queries.summary_of, save.number)
+        self._stats.published(save, here, None, decides=True)
 
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
         """Return in how many seconds each save of ``backlog`` will be durable, where known."""

@@ -1,17 +1,118 @@
-"""Take what was seen at a remote into the catalog."""
+"""Take what was seen at a remote into the catalog.
+
+A manifest that was read some time ago may be older than what the catalog has learned since. So
+``learn`` changes nothing if the saves of the step are not as they were when the reading began.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import apsw
+from cachetier_client.bucket_format.documents import Manifest, ManifestState
 
-from cachetier.local.catalog import queries, statements
-from cachetier.local.catalog.records import NewShard, RemoteSave
-from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
+from cachetier.errors import SaveSupersededError
+from cachetier.local.catalog import deletes, pins, queries, statements
+from cachetier.local.catalog.records import IncidentRecord, NewShard, RemoteSave
+from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState, learned_state
 from cachetier.model.policy import Policy
+from cachetier.model.shard import Shard
 
 _CONFIRMED = (SaveState.PUBLISHED, SaveState.REPLICATED)
+
+Settled = tuple[int, SaveState]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Saves that turned out to be published, or to have ended, and shards whose files go.
+
+    ``published`` has only what this node took part in.
+    """
+
+    published: tuple[Save, ...]
+    ended: tuple[Save, ...]
+    removed: tuple[Shard, ...]
+
+
+def settled(sql: apsw.Connection, run: str, step: int) -> list[Settled]:
+    """Return the saves of a step that are not open any more, with their states."""
+    saves = queries.saves_of(sql, run, step)
+    return [(save.number, save.state) for save in saves if save.state not in OPEN_STATES]
+
+
+def changes(sql: apsw.Connection, seen: Manifest) -> list[Save]:
+    """Return the saves of a step whose state is another by its manifest, as they will be.
+
+    A published save that is not known yet has number 0; it is of interest only if others are here.
+    A pin stands against the deletion of its step.
+    """
+    saves = queries.saves_of(sql, seen.run, seen.step)
+    found = []
+    for save in saves:
+        state = learned_state(save, seen)
+        pinned = state is SaveState.DELETED and pins.is_pinned(sql, seen.run, seen.step)
+        if state is not save.state and not pinned:
+            found.append(replace(save, state=state))
+    others = [save for save in saves if save.state is not SaveState.DELETED]
+    unknown = all(save.save_id != seen.save_id for save in saves)
+    if others and unknown and seen.state is ManifestState.PUBLISHED:
+        found.append(save_of(seen))
+    return found
+
+
+def learn(
+    sql: apsw.Connection, policy: Policy, seen: Manifest, before: Sequence[Settled], now: float
+) -> Learned | None:
+    """Write down what the manifest of a step says; None if that may be older than what is known.
+
+    The bytes of saves that have ended go, but for those of a pinned step.
+    """
+    if settled(sql, seen.run, seen.step) != before:
+        return None
+    published, ended, removed = list[Save](), list[Save](), list[Shard]()
+    for save in changes(sql, seen):
+        if save.state is SaveState.PUBLISHED:
+            number = save.number or statements.insert_save(sql, save).number
+            came_here = bool(queries.parts_of(sql, number))
+            at = seen.published_at or now
+            statements.publish(sql, number, at, seen.location, came_here=came_here)
+            statements.skip_older(sql, policy, number, now)
+            published += [save] if came_here else []
+            continue
+        if save.state is SaveState.DELETED:
+            removed += deletes.delete_save(sql, save.number)
+        else:
+            if save.save_id not in seen.replaces:
+                statements.insert_incident(sql, _replaced(save), now)
+            statements.set_save_state(sql, save.number, save.state)
+            if not pins.is_pinned(sql, seen.run, seen.step):
+                removed += deletes.delete_superfluous_shards(sql, save.number)
+        ended.append(save)
+    return Learned(tuple(published), tuple(ended), tuple(removed))
+
+
+def _replaced(save: Save) -> IncidentRecord:
+    message = f"save {save.save_id} of step {save.step} was replaced by another save"
+    kind = SaveSupersededError
+    return IncidentRecord(kind.code, message, kind.hint, save.run, save.step)
+
+
+def save_of(seen: Manifest) -> Save:
+    """Return the save of a step that is published at the durable remote."""
+    return Save(
+        number=0,
+        run=seen.run,
+        step=seen.step,
+        save_id=seen.save_id,
+        state=SaveState.PUBLISHED,
+        world_size=seen.world_size,
+        overwrite=False,
+        started_at=seen.started_at,
+        location=seen.location,
+        published_at=seen.published_at,
+    )
 
 
 def adopt(
@@ -52,7 +153,8 @@ def _adopted_save(sql: apsw.Connection, policy: Policy, save: Save, now: float) 
     else:
         return None  # deleted here, and soon remotely too; or open, and none of its business
     if published and (known is None or known.state is not SaveState.PUBLISHED):
-        statements.publish(sql, number, save.published_at or now, save.location)
+        at = save.published_at or now
+        statements.publish(sql, number, at, save.location, came_here=known is not None)
         statements.skip_older(sql, policy, number, now)
     return number
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import apsw
 from cachetier_client.bucket_format.stored import Stored
 
-from cachetier.local.catalog import deletes, drain_writes, pins, queries, statements
+from cachetier.local.catalog import drain_writes, queries, statements
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
 from cachetier.model.lifecycle import ShardState
@@ -28,6 +28,19 @@ def saves_to_send_again(sql: apsw.Connection, remote: str) -> list[Save]:
         f"WHERE drains.remote = ? AND {_LOST} AND shards.state = 'dirty'"
     )
     condition = f"state = 'published' AND number IN ({lost}) ORDER BY number"
+    return queries.saves_where(sql, condition, remote)
+
+
+def saves_to_verify(sql: apsw.Connection, remote: str) -> list[Save]:
+    """Return the published saves with dirty shards that were not verified at ``remote``.
+
+    It lost them, or another node published the save before this node's drain had looked.
+    """
+    unsent = (
+        "SELECT save FROM shards WHERE state = 'dirty' AND NOT EXISTS (SELECT 1 FROM drains WHERE "
+        "version = shards.version AND remote = ? AND verified_at IS NOT NULL)"
+    )
+    condition = f"state = 'published' AND number IN ({unsent}) ORDER BY number"
     return queries.saves_where(sql, condition, remote)
 
 
@@ -102,29 +115,3 @@ def record_missing(
         return False
     statements.insert_incident(sql, incident, now)
     return True
-
-
-def end_here(
-    sql: apsw.Connection,
-    version: int,
-    state: SaveState,
-    incident: IncidentRecord | None,
-    now: float,
-) -> list[Shard]:
-    """Record that a save was deleted, or superseded, by another node: its shards here go.
-
-    Nothing happens to one that is pinned, or that ended meanwhile. Returns the shards, for their
-    files to go.
-    """
-    shard = statements.require(sql, version)
-    save = statements.require_save(sql, shard.save)
-    if save.state not in LIVE:
-        return []
-    if pins.is_pinned(sql, save.run, save.step):
-        return []
-    if incident is not None:
-        statements.insert_incident(sql, incident, now)
-    if state is SaveState.DELETED:
-        return deletes.delete_save(sql, save.number)
-    statements.set_save_state(sql, save.number, state)
-    return deletes.delete_superfluous_shards(sql, save.number)

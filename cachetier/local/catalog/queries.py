@@ -53,6 +53,15 @@ class ShardFilter:
 ALL = ShardFilter()
 
 
+@dataclass(frozen=True, slots=True)
+class VisibleShard:
+    """A shard, None if the save has none of its name; the save; whether the step has others."""
+
+    save: Save | None = None
+    shard: Shard | None = None
+    has_rivals: bool = False
+
+
 # What was lost as an object of its own comes back as one: documents may say so.
 _SMALL = (
     f"shards.size_bytes <= {PACKED_UP_TO_BYTES} AND shards.version NOT IN (SELECT version "
@@ -89,8 +98,18 @@ def saves_of(sql: apsw.Connection, run: str, step: int) -> list[Save]:
 
 def sealed_of(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:
     """Return the numbers of the open ones of ``saves`` that are sealed here."""
-    numbers = [save.number for save in saves if save.state in OPEN_STATES]
-    return {number for number in numbers if sealed_here(parts_of(sql, number))}
+    return _sealed_and_whole(sql, saves)[0]
+
+
+def _sealed_and_whole(sql: apsw.Connection, saves: Sequence[Save]) -> tuple[set[int], set[int]]:
+    sealed, whole = set[int](), set[int]()
+    for save in saves:
+        parts = parts_of(sql, save.number) if save.state in OPEN_STATES else []
+        if sealed_here(parts):
+            sealed.add(save.number)
+            if sum(part.state is PartState.SEALED for part in parts) == save.world_size:
+                whole.add(save.number)
+    return sealed, whole
 
 
 def shown_save(sql: apsw.Connection, run: str, step: int) -> Save | None:
@@ -98,19 +117,19 @@ def shown_save(sql: apsw.Connection, run: str, step: int) -> Save | None:
     return shown_of(sql, saves_of(sql, run, step))
 
 
-def shown_of(sql: apsw.Connection, saves: Sequence[Save]) -> Save | None:
-    """Return which of a step's saves readers see."""
+def shown_of(
+    sql: apsw.Connection, saves: Sequence[Save], passed_over: Collection[int] = ()
+) -> Save | None:
+    """Return which of a step's saves readers see; ``passed_over`` do not count as whole."""
     if len(saves) < 2 or not any(save.state in OPEN_STATES for save in saves):
         return visible_save(saves)
-    sealed = sealed_of(sql, saves)
-    whole = {
-        save.number
-        for save in saves
-        if save.number in sealed
-        and sum(part.state is PartState.SEALED for part in parts_of(sql, save.number))
-        == save.world_size
-    }
-    return visible_save(saves, sealed, whole)
+    sealed, whole = _sealed_and_whole(sql, saves)
+    return visible_save(saves, sealed, whole.difference(passed_over))
+
+
+def whole_of(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:
+    """Return the numbers of the open ones of ``saves`` whose every rank has sealed here."""
+    return _sealed_and_whole(sql, saves)[1]
 
 
 def save_named(sql: apsw.Connection, run: str, step: int, save_id: str) -> Save | None:
@@ -335,8 +354,18 @@ def shard_by_version(sql: apsw.Connection, version: int) -> Shard | None:
 
 def visible_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard | None:
     """Return the shard that readers of the step see."""
-    save = shown_save(sql, run, step)
-    return shard_named(sql, save.number, name) if save else None
+    return visible(sql, run, step, name).shard
+
+
+def visible(
+    sql: apsw.Connection, run: str, step: int, name: str, passed_over: Collection[int] = ()
+) -> VisibleShard:
+    """Return the shard that readers of the step see, and the save that it is of."""
+    saves = saves_of(sql, run, step)
+    save = shown_of(sql, saves, passed_over)
+    if save is None:
+        return VisibleShard()
+    return VisibleShard(save, shard_named(sql, save.number, name), len(saves) > 1)
 
 
 def body_of(sql: apsw.Connection, version: int) -> bytes | None:

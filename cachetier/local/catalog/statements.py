@@ -76,14 +76,20 @@ def insert_incident(sql: apsw.Connection, incident: IncidentRecord, now: float) 
     )
 
 
-def publish(sql: apsw.Connection, number: int, at: float, location: str | None) -> None:
-    """Mark a save published; whatever was published or open before it is superseded."""
+def publish(
+    sql: apsw.Connection, number: int, at: float, location: str | None, *, came_here: bool = True
+) -> None:
+    """Mark a save published; another that was published is superseded.
+
+    So are those that were open before it, if it ``came_here``: the order of one that is only known
+    from the bucket is not known.
+    """
     sql.execute(
         "UPDATE saves SET state = 'superseded' WHERE number <> ?1 AND "
         "(state IN ('published', 'replicated') OR "
-        "(state IN ('open', 'local_only') AND number < ?1)) AND "
+        "(?2 AND state IN ('open', 'local_only') AND number < ?1)) AND "
         "(run, step) = (SELECT run, step FROM saves WHERE number = ?1)",
-        (number,),
+        (number, came_here),
     )
     sql.execute(
         "UPDATE saves SET state = 'published', published_at = ?, "

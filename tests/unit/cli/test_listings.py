@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 
 import pytest
 from cachetier_client.results import PinInfo, StepInfo
@@ -26,6 +27,7 @@ STEP = StepInfo(
     sealed_at=2.0,
     published_at=3.0,
     pinned=True,
+    checked_at=time.time(),
 )
 
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
-from cachetier.local.catalog import drain_writes, missing_objects, queries
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import adopt, drain_writes, queries
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Remote
-from cachetier.restore.missing import Absence, MissingObjects
+from cachetier.restore.knowledge import Absence, Knowledge
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
@@ -22,12 +22,12 @@ DATA = bytes(range(256)) * 400
 
 
 @pytest.fixture
-def missing(node: Node, clock: FakeClock) -> MissingObjects:
-    return MissingObjects(node.store, Remote(DURABLE, node.bucket), clock, lambda: None)
+def missing(node: Node, clock: FakeClock) -> Knowledge:
+    return Knowledge(node.store, Remote(DURABLE, node.bucket), clock)
 
 
 def test_bytes_are_sent_again_though_the_manifest_that_lists_them_is_damaged(
-    node: Node, remote: MemoryObjectStore, missing: MissingObjects
+    node: Node, remote: MemoryObjectStore, missing: Knowledge
 ) -> None:
     node.put(IDS, "a", DATA)
     node.checkpoints.seal(IDS, 1)
@@ -44,7 +44,7 @@ def test_bytes_are_sent_again_though_the_manifest_that_lists_them_is_damaged(
 
 
 def test_a_shard_that_was_replaced_meanwhile_is_looked_into_no_more(
-    node: Node, missing: MissingObjects
+    node: Node, missing: Knowledge
 ) -> None:
     node.put(IDS, "a", DATA)
     assert node.drain.drain_one()
@@ -60,12 +60,20 @@ def test_a_shard_that_was_replaced_meanwhile_is_looked_into_no_more(
 def test_a_save_that_ended_here_before_the_bucket_said_so_ends_as_it_did_here(node: Node) -> None:
     node.put(IDS, "a", DATA)
     (shard,) = node.rows()
+    before = node.store.read(adopt.settled, "run", 1)
     outcome = node.store.policy, shard.save, SaveState.REFUSED, None, 1.0
     node.store.write(drain_writes.record_outcome, *outcome)
-    told = IncidentRecord("save_superseded", "another save", "", "run", 1)
+    seen = Manifest(
+        state=ManifestState.DELETED,
+        run="run",
+        step=1,
+        save_id="save",
+        location="1",
+        nonce="n",
+        started_at=1.0,
+    )
 
-    end = shard.version, SaveState.SUPERSEDED, told, 2.0
-    assert node.store.write(missing_objects.end_here, *end) == []
+    assert node.store.write(adopt.learn, node.store.policy, seen, before, 2.0) is None
 
     (save,) = node.store.read(queries.saves_of, "run", 1)
     assert save.state is SaveState.REFUSED

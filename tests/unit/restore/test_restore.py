@@ -146,11 +146,16 @@ def test_an_unknown_shard_is_not_found_here_nor_there(node: Node) -> None:
 
 
 def test_an_open_save_is_not_mixed_with_what_the_bucket_has(node: Node, elsewhere: Node) -> None:
-    """This node saves the step anew; another node's older shards are no part of that."""
+    """This node saves the step anew: until that is whole, the published save is the step."""
     publish(elsewhere)
-    node.put(SaveIds("run", 1, "again", 0, 1), "b", b"new")
+    again = SaveIds("run", 1, "again", 0, 1)
+    node.put(again, "b", b"new")
 
-    assert code_of(lambda: node.get("run", 1, "a")) == "not_found"
+    assert node.get("run", 1, "a") == DATA
+    assert code_of(lambda: node.get("run", 1, "b")) == "not_found"
+    assert [row.name for row in node.rows()] == ["b", "a"], "the drain decides about the new save"
+    node.checkpoints.seal(again, 1)
+    assert code_of(lambda: node.get("run", 1, "b")) == "not_found", "it does not overwrite"
 
 
 # --- local damage -------------------------------------------------------------------------------

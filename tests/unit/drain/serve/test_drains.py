@@ -11,6 +11,7 @@ from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.drains import Drains
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
 from cachetier.local.catalog.records import Backlog
+from cachetier.model.checkpoint import Save
 from tests.fakes.fake_clock import FakeClock
 
 
@@ -51,6 +52,9 @@ class OneDrain:
 
     def passed_by(self, size_bytes: int) -> None:
         self.heard.append(f"passed by {size_bytes}")
+
+    def published(self, save: Save) -> None:
+        self.heard.append(f"published {save.step}")
 
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
         return {1: float(len(self.name))}

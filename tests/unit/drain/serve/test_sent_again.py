@@ -12,7 +12,7 @@ from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.evict import Evictor
 from cachetier.remote.bucket import Remote
-from cachetier.restore.missing import MissingObjects
+from cachetier.restore.knowledge import Knowledge
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
@@ -38,7 +38,7 @@ def test_a_step_that_is_published_is_not_published_again_before_what_it_lacks_is
     assert node.bucket.published("run", 1) is not None
     assert node.get("run", 1, "rank-1") == b"bytes"
     remote.delete("tier/run/1/rank-1")
-    missing = MissingObjects(node.store, Remote(DURABLE, node.bucket), clock, lambda: None)
+    missing = Knowledge(node.store, Remote(DURABLE, node.bucket), clock)
     evictor = Evictor(node.store, clock, node._still_remote, look_into=missing.look_into)
     for row in node.rows():
         evictor.evict(row)
