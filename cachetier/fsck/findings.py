@@ -41,6 +41,7 @@ class FindingKind(StrEnum):
     FILE_UNMARKED = "file_unmarked"
     FILE_ORPHAN = "file_orphan"
     FILE_SET_ASIDE = "file_set_aside"
+    STEP_ENDED = "step_ended"
     GONE_ELSEWHERE = "gone_elsewhere"
     CLAIM_STALE = "claim_stale"
     UPLOAD_STALE = "upload_stale"

@@ -94,7 +94,10 @@ class RemoteChecks:
             yield wrong
         if manifest is not None:
             yield from self._parts(save, location, manifest, known)
-        if wrong is None or wrong.is_problem:
+        if wrong is None or wrong.kind in (
+            FindingKind.MANIFEST_MISSING,
+            FindingKind.MANIFEST_DAMAGED,
+        ):
             yield from self._rows(save, location, known)
         if manifest is not None:
             yield from self._unnamed(save, location, known)
@@ -110,6 +113,8 @@ class RemoteChecks:
         if wrong is None:
             return None, manifest
         kind, message = wrong
+        if kind is FindingKind.GONE_ELSEWHERE and self._remote.name == DURABLE:
+            kind = FindingKind.STEP_ENDED
         return self._of(kind, save, message), None
 
     def _parts(

@@ -23,6 +23,7 @@ from cachetier.fsck.object_repairs import ObjectRepairs
 from cachetier.fsck.remote_index import RemoteIndex
 from cachetier.fsck.row_repairs import OF_THE_CATALOG
 from cachetier.local.store import Store
+from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
@@ -49,6 +50,7 @@ ABOUT_TO: dict[FindingKind, str] = {
     FindingKind.MANIFEST_DAMAGED: "claim the step again in its place, and let the drain publish it",
     FindingKind.PART_DAMAGED: "write it again, as it was",
     FindingKind.UPLOAD_STALE: "abort the upload",
+    FindingKind.STEP_ENDED: "end it here too, and remove its bytes",
 }
 # Opening the store does these: start-up is recovery.
 AT_START = (
@@ -75,6 +77,7 @@ class Repairs:
         clock: Clock,
         mounts: MountBuckets | None = None,
     ) -> None:
+        self._restore = restore
         self._lookup = CatalogLookup(store, remotes)
         remote_index = RemoteIndex(store, self._lookup, clock)
         reclaimer = FileReclaimer(store, cache_dir)
@@ -95,6 +98,7 @@ class Repairs:
             FindingKind.MANIFEST_DAMAGED: documents.claim_and_publish,
             FindingKind.PART_DAMAGED: documents.write_part,
             FindingKind.UPLOAD_STALE: self._abort,
+            FindingKind.STEP_ENDED: self._end,
         }
 
     def all(
@@ -135,6 +139,15 @@ class Repairs:
         assert finding.file_id is not None
         remote.bucket.objects.abort_upload(finding.key, finding.file_id)
         return "aborted"
+
+    def _end(self, finding: Finding) -> str:
+        """End a save that the bucket says has ended, by the rule of a running service."""
+        assert self._restore is not None  # else no remote was asked
+        run, step = self._lookup.save(finding).run, self._lookup.save(finding).step
+        self._restore.knowledge.manifest(run, step)
+        if self._lookup.save(finding).state is SaveState.PUBLISHED:
+            raise LeftError("it is pinned here: `cachetier unpin` lets it go")
+        return "it has ended here too"
 
     def _shard(self, finding: Finding) -> Shard:
         return self._lookup.shard(finding.version)

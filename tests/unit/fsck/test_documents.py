@@ -65,7 +65,7 @@ def test_the_manifest_of_a_newer_save_that_this_node_does_not_know_is_left_to_it
         node.drain.drain_all()
         assert node.get("run", 1, "rank-0") == b"newer of 1"
     assert manifest_of(remote).save_id == "newer"
-    assert patient.found() == [FindingKind.GONE_ELSEWHERE]
+    assert patient.found() == [FindingKind.STEP_ENDED]
 
 
 def test_a_claim_alone_of_an_unknown_save_does_not_keep_the_step_from_being_mended(

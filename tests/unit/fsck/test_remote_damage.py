@@ -245,7 +245,7 @@ def test_a_part_is_written_again_byte_for_byte(
     assert remote.get(PART) == before
 
 
-def test_a_step_that_another_node_deleted_is_only_noted(
+def test_a_step_that_another_node_deleted_ends_here_by_a_repair(
     patient: Patient, remote: MemoryObjectStore, tmp_path: Path, clock: FakeClock
 ) -> None:
     patient.saved()
@@ -254,8 +254,31 @@ def test_a_step_that_another_node_deleted_is_only_noted(
         node.checkpoints.delete_step("run", 1)
         node.drain.delete_all()
 
-    found = patient.checked().findings
-    assert FindingKind.GONE_ELSEWHERE in [finding.kind for finding in found]
+    assert patient.found() == [FindingKind.STEP_ENDED]
+    assert not patient.checked().as_json()["clean"]
+    patient.repaired()
+    assert patient.found() == []
+    with patient.running() as node:
+        assert not [row.name for row in node.rows() if row.step == 1]
+
+
+def test_a_step_that_another_node_deleted_stays_where_it_is_pinned(
+    patient: Patient, remote: MemoryObjectStore, tmp_path: Path, clock: FakeClock
+) -> None:
+    patient.saved()
+    with patient.running() as node:
+        node.checkpoints.pin("run", 1)
+        used_bytes = node.store.space.used_bytes
+    other = Patient(tmp_path / "other", remote, clock)
+    with other.running() as node:
+        node.checkpoints.delete_step("run", 1)
+        node.drain.delete_all()
+
+    report = patient.checked(repair=True)
+
+    assert ["pinned" in each.what for each in report.outcomes] == [True]
+    with patient.running() as node:
+        assert node.store.space.used_bytes == used_bytes
 
 
 # --- leftovers ------------------------------------------------------------------------------------
