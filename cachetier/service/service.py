@@ -208,7 +208,6 @@ class Service:
         self._access = who_may(settings, store, clock, self._audit)
         self._incidents = Incidents(store)
         self._drain = self._open_drain(store, self._changes, self._incidents, self.metrics)
-        marks = Watermarks(settings.high_watermark, settings.low_watermark)
         knowledge = knowledge_of(store, self._bucket, clock, self._drain, self._announce)
         mounted = MountedObjects(store, self._mount_buckets(), clock)
         self._ordering = ordering_of(mounted.buckets, store, self._changes, clock)
@@ -218,10 +217,8 @@ class Service:
             store,
             clock,
             self._still_remote,
-            look_into=lambda shard: (
-                mounted.look_into(shard) if is_mount(shard.run) else knowledge.look_into(shard)
-            ),
-            watermarks=marks,
+            look_into=lambda of: (mounted if is_mount(of.run) else knowledge).look_into(of),
+            watermarks=Watermarks(settings.high_watermark, settings.low_watermark),
         )
         self._garbage = self._collector()
         ingest = self._ingest(knowledge)
