@@ -141,6 +141,17 @@ def test_markers_of_uploads_are_key_and_id(
     assert behind(UploadIdMarker=first) == uploads
 
 
+def test_a_listing_names_the_owner_of_each_object_to_whoever_asks(door: DoorServed) -> None:
+    client = door.client()
+    owner = client.list_buckets()["Owner"]["ID"]
+    where = {"Bucket": "bucket", "Prefix": "a/data/x/"}
+
+    asked = client.list_objects_v2(**where, FetchOwner=True)["Contents"]
+    assert {each["Owner"]["ID"] for each in asked} == {owner}
+    assert {each["Owner"]["ID"] for each in client.list_objects(**where)["Contents"]} == {owner}
+    assert all("Owner" not in each for each in client.list_objects_v2(**where)["Contents"])
+
+
 def test_a_prefix_that_no_mount_has_is_refused(door: DoorServed) -> None:
     with pytest.raises(ClientError) as error:
         listed(door.client(), Prefix="b/")

@@ -231,8 +231,8 @@ class S3App(Front):
 
     async def _list(self, call: Call) -> Response:
         made_by = second_version if "list-type" in call.request.query else first_version
-        fields = await self._pools.patient(made_by, call.request, self._objects, call.mounts)
-        return xml_answer("ListBucketResult", fields)
+        of_call = call.request, self._objects, call.mounts, call.caller.principal.name
+        return xml_answer("ListBucketResult", await self._pools.patient(made_by, *of_call))
 
     async def _list_uploads(self, call: Call) -> Response:
         return await self._uploads.list_uploads(call.request, call.mounts)

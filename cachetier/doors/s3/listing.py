@@ -88,19 +88,23 @@ class Encoding:
         return [("EncodingType", self._kind)] if self._kind else []
 
 
-def first_version(request: S3Request, objects: Objects, mounts: Sequence[Mount]) -> Fields:
-    """Return the document of ListObjects."""
+def first_version(
+    request: S3Request, objects: Objects, mounts: Sequence[Mount], owner: str
+) -> Fields:
+    """Return the document of ListObjects; ``owner`` is everything's."""
     marker = request.query.get("marker", "")
     wanted, encoded = _wanted(request, marker), Encoding(request)
     page = page_of(objects, mounts, wanted)
     fields: Fields = [("Marker", encoded(marker))]
     if page.next_after is not None:
         fields.append(("NextMarker", encoded(page.next_after)))
-    return _document(request, wanted, page, encoded, fields)
+    return _document(request, wanted, page, encoded, fields, owner)
 
 
-def second_version(request: S3Request, objects: Objects, mounts: Sequence[Mount]) -> Fields:
-    """Return the document of ListObjectsV2."""
+def second_version(
+    request: S3Request, objects: Objects, mounts: Sequence[Mount], owner: str
+) -> Fields:
+    """Return the document of ListObjectsV2; ``owner`` is everything's, for whoever asks."""
     token, start_after = request.query.get("continuation-token"), request.query.get("start-after")
     if request.query["list-type"] != "2":
         raise refused("InvalidArgument", "list-type can only be 2")
@@ -114,7 +118,8 @@ def second_version(request: S3Request, objects: Objects, mounts: Sequence[Mount]
         fields.append(("StartAfter", encoded(start_after)))
     if page.next_after is not None:
         fields.append(("NextContinuationToken", _token_of(page.next_after)))
-    return _document(request, wanted, page, encoded, fields)
+    named = owner if request.query.get("fetch-owner", "").lower() == "true" else None
+    return _document(request, wanted, page, encoded, fields, named)
 
 
 def _wanted(request: S3Request, after: str) -> Wanted:
@@ -124,7 +129,12 @@ def _wanted(request: S3Request, after: str) -> Wanted:
 
 
 def _document(
-    request: S3Request, wanted: Wanted, page: Page, encoded: Encoding, fields: Fields
+    request: S3Request,
+    wanted: Wanted,
+    page: Page,
+    encoded: Encoding,
+    fields: Fields,
+    owner: str | None,
 ) -> Fields:
     document: Fields = [
         ("Name", request.bucket),
@@ -135,17 +145,18 @@ def _document(
         *encoded.fields,
         ("IsTruncated", "true" if page.next_after is not None else "false"),
     ]
-    document += [("Contents", _entry(found, encoded)) for found in page.objects]
+    document += [("Contents", _entry(found, encoded, owner)) for found in page.objects]
     document += [("CommonPrefixes", [("Prefix", encoded(each))]) for each in page.prefixes]
     return document
 
 
-def _entry(found: Found, encoded: Encoding) -> Fields:
+def _entry(found: Found, encoded: Encoding, owner: str | None) -> Fields:
     return [
         ("Key", encoded(found.key)),
         ("LastModified", iso_date(found.modified_at)),
         ("ETag", f'"{found.etag}"'),
         ("Size", str(found.size_bytes)),
+        *([("Owner", [("ID", owner), ("DisplayName", owner)])] if owner is not None else []),
         ("StorageClass", "STANDARD"),
     ]
 

@@ -68,6 +68,18 @@ def test_a_part_that_is_put_again_replaces_the_first(putting: Putting, upload_id
     judge_bytes(putting.node)
 
 
+def test_the_same_part_put_twice_completes_by_the_answer_to_either(
+    putting: Putting, upload_id: str
+) -> None:
+    first = putting.part("key", upload_id, 1, LARGE)
+    again = putting.part("key", upload_id, 1, LARGE)
+
+    assert first.etag == again.etag
+    putting.complete("key", upload_id, [first])
+
+    assert putting.read("key") == LARGE
+
+
 def test_parts_that_are_not_listed_go(putting: Putting, upload_id: str) -> None:
     parts = [putting.part("key", upload_id, number, LARGE) for number in (1, 2, 3)]
 
