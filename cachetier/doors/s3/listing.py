@@ -151,12 +151,13 @@ def _document(
 
 
 def _entry(found: Found, encoded: Encoding, owner: str | None) -> Fields:
+    owned: Fields = [] if owner is None else [("Owner", [("ID", owner), ("DisplayName", owner)])]
     return [
         ("Key", encoded(found.key)),
         ("LastModified", iso_date(found.modified_at)),
         ("ETag", f'"{found.etag}"'),
         ("Size", str(found.size_bytes)),
-        *([("Owner", [("ID", owner), ("DisplayName", owner)])] if owner is not None else []),
+        *owned,
         ("StorageClass", "STANDARD"),
     ]
 
