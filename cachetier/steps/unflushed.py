@@ -5,9 +5,10 @@ none left. A job that starts elsewhere reads the notes, so that it does not begi
 that will be published later. No acknowledgement waits for a note: it is written a second later,
 unless the step is durable by then, and while the bucket is away it is owed.
 
-A request that failed may take effect later. The note is therefore sent, or removed, once more after
-a while, and until then its row stays in the catalog. A note that stands for long is sent again as
-well, because somebody may have removed it (``cachetier forget``).
+A request that failed, or was made by the process before, may take effect later. So a while after a
+failure and after the start the node looks which notes of its own are there, and sends or removes
+all of them once more; none is forgotten, whatever happened to the catalog. While notes stand that
+is repeated, because somebody may have removed one (``cachetier forget``).
 
 Source: docs/design/0037-unflushed-steps.md.
 """
@@ -47,8 +48,7 @@ from cachetier.errors import (
     ObjectMissingError,
     RemoteError,
 )
-from cachetier.local.catalog import unflushed
-from cachetier.local.catalog.unflushed import Unflushed
+from cachetier.local.catalog.exposure_queries import Unflushed, unflushed_saves
 from cachetier.local.store import Store
 from cachetier.notifier import Changes
 from cachetier.remote.base import ListedObject
@@ -75,17 +75,10 @@ UNKNOWN = b""
 
 @dataclass(slots=True)
 class _Note:
-    """What the bucket has of the note of a run, as far as this process knows.
-
-    ``body`` is None for no note. ``again_at``: when it is sent, or removed, once more; if
-    ``unsure``, a request may take effect until then.
-    """
+    """What the bucket has of the note of a run: ``body`` is None for nothing."""
 
     body: bytes | None = UNKNOWN
     saves: Mapping[int, UnflushedSave] = field(default_factory=dict)
-    again_at: float = math.inf
-    unsure: bool = False
-    failed_at: float = -math.inf
 
 
 class UnflushedNotes:
@@ -98,10 +91,9 @@ class UnflushedNotes:
         self._clock = clock
         self._calls = BoundedCalls(2, "unflushed-note")
         self._host = re.sub(r"[^A-Za-z0-9._\-]", "-", socket.gethostname())[:253] or "unnamed"
-        late = clock.monotonic() + LATE_SECONDS  # of the process before
-        noted = store.read(unflushed.noted_runs)
-        self._notes = {run: _Note(again_at=late, unsure=True) for run in noted}
+        self._notes: dict[str, _Note] = {}
         self._since: dict[Unflushed, float] = {}
+        self._sweeps, self._sweep_at = 2, clock.monotonic()  # how many are due, and the next one
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unflushed", daemon=True)
 
@@ -117,14 +109,13 @@ class UnflushedNotes:
 
     def warnings(self) -> list[str]:
         """Return a sentence if steps are not announced in the bucket that should be by now."""
-        announced = {n for note in list(self._notes.values()) if note.body for n in note.saves}
+        announced = {number for note in list(self._notes.values()) for number in note.saves}
         oldest = self._clock.monotonic() - ANNOUNCED_SECONDS
         late = [e.run for e, at in self._since.items() if at < oldest and e.number not in announced]
         steps, runs = counted(len(late), "step"), ", ".join(sorted(set(late))[:3])
-        text = (
-            f"{steps} of {runs} could not be announced in the bucket: a job that starts elsewhere"
-        )
-        return [f"{text} is not told of what is not durable"] if late else []
+        text = f"{steps} of {runs} could not be announced in the bucket"
+        told = f"{text}: a job that starts elsewhere is not told of what is not durable"
+        return [told] if late else []
 
     def _run(self) -> None:
         rings = 0
@@ -144,7 +135,9 @@ class UnflushedNotes:
             RemoteError: The bucket is away, or refuses one, which comes last in the next round.
         """
         now, before = self._clock.monotonic(), self._since
-        owed = self._store.read(unflushed.unflushed_saves)
+        if now >= self._sweep_at and (self._notes or self._sweeps):
+            self._sweep(now)
+        owed = self._store.read(unflushed_saves)
         self._since = {each: before.get(each, now) for each in owed}
         wanted: dict[str, dict[int, UnflushedSave]] = defaultdict(dict)
         for each, since in self._since.items():
@@ -153,40 +146,44 @@ class UnflushedNotes:
             save = note.saves.get(each.number) if young else each.save  # what it said before
             if save is not None:
                 wanted[each.run][each.number] = save
-        for run in wanted.keys() - self._notes.keys():
-            self._store.write(unflushed.remember_note, run)
-            self._notes[run] = _Note()
-        for run, note in sorted(self._notes.items(), key=lambda item: item[1].failed_at):
-            self._settle(run, note, wanted[run], now)
+        for run in [*self._notes, *(wanted.keys() - self._notes.keys())]:
+            self._settle(run, wanted[run], now)
 
-    def _settle(
-        self, run: str, note: _Note, saves: Mapping[int, UnflushedSave], now: float
-    ) -> None:
+    def _settle(self, run: str, saves: Mapping[int, UnflushedSave], now: float) -> None:
         """Have the bucket hold the note of ``run`` with ``saves``, or none."""
-        body = self._body(run, saves) if saves else None
-        if note.body == body and now < note.again_at:
+        newest, store_id = tuple(saves.values())[:UNFLUSHED_LIMIT], self._store.store_id
+        note = UnflushedNote(run=run, store=store_id, host=self._host, saves=newest)
+        body = encode(note) if saves else None
+        if body == self._notes.get(run, _Note()).body:
             return
-        objects = self._bucket.objects
-        key = self._bucket.layout.unflushed_key(run, self._store.store_id)
+        key, objects = self._bucket.layout.unflushed_key(run, store_id), self._bucket.objects
         try:
             if body is None:
                 self._calls(functools.partial(objects.delete, key))
+                self._notes.pop(run, None)
             else:
                 self._calls(functools.partial(objects.put, key, body, digest=digest_of(body)))
+                self._notes[run] = _Note(body, saves)
         except RemoteError:
-            note.body, note.saves, note.unsure = UNKNOWN, {}, True
-            note.failed_at, note.again_at = now, now + LATE_SECONDS
+            self._notes.pop(run, None)
+            self._notes[run] = _Note()  # the last in the next round
+            self._sweeps = max(1, self._sweeps)
+            self._sweep_at = min(self._sweep_at, now + LATE_SECONDS)
             raise
-        note.body, note.saves, note.unsure = body, saves, note.unsure and now < note.again_at
-        if not note.unsure:
-            note.again_at = now + AGAIN_SECONDS
-            if body is None:
-                self._store.write(unflushed.forget_note, run)
-                del self._notes[run]
 
-    def _body(self, run: str, saves: Mapping[int, UnflushedSave]) -> bytes:
-        newest, store_id = tuple(saves.values())[:UNFLUSHED_LIMIT], self._store.store_id
-        return encode(UnflushedNote(run=run, store=store_id, host=self._host, saves=newest))
+    def _sweep(self, now: float) -> None:
+        """Find notes of ours that nobody remembers; have all be sent, or removed, once more."""
+        self._sweep_at = now + LATE_SECONDS
+        prefix, objects = self._bucket.layout.unflushed_prefix(), self._bucket.objects
+        own = [key for key in self._calls(lambda: objects.list(prefix)).keys if self._is_own(key)]
+        self._sweeps = max(0, self._sweeps - 1)
+        if not self._sweeps:
+            self._sweep_at = now + AGAIN_SECONDS
+        for run in {*self._notes, *(key.split("/")[-2] for key in own)}:
+            self._notes.setdefault(run, _Note()).body = UNKNOWN
+
+    def _is_own(self, key: str) -> bool:
+        return _store_of(key) == self._store.store_id
 
 
 class UnflushedSteps:
@@ -267,7 +264,7 @@ class UnflushedSteps:
         if not found:
             return ()
         durable = self._calls(lambda: next(self._published.durable_steps(run), None))
-        owed = self._store.read(unflushed.unflushed_saves)
+        owed = self._store.read(unflushed_saves)
         here = {(e.save.step, e.save.save_id): e.save.ranks for e in owed if e.run == run}
         newest = (durable.step, durable.save_id) if durable is not None else (None, "")
         newer = [each for each in found if each.is_newer(*newest)][:STEPS_LIMIT]

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import apsw
+from cachetier_client.bucket_format.documents import UnflushedSave
 from cachetier_client.identity.names import MOUNT_MARK
 
 from cachetier.local.catalog import objects, pruning
@@ -129,6 +131,14 @@ class Kept:
     ever: int = 0
 
 
+class Unflushed(NamedTuple):
+    """A save that is not durable, by its number, and the ranks that sealed it here."""
+
+    number: int
+    run: str
+    save: UnflushedSave
+
+
 def dirty_by_save(sql: apsw.Connection) -> dict[int, Dirty]:
     """Return what is dirty, by the number of the save; its index holds all it asks for."""
     query = (
@@ -152,6 +162,22 @@ def open_saves(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[OpenSav
         "WHERE saves.state IN ('open', 'local_only') GROUP BY number"
     )
     return [_open_save(row, dirty) for row in sql.execute(query)]
+
+
+def unflushed_saves(sql: apsw.Connection) -> list[Unflushed]:
+    """Return what is sealed here and will be durable, the newest step first."""
+    query = (
+        "SELECT number, run, step, save_id, world_size, group_concat(rank) "
+        "FROM saves JOIN parts ON parts.save = number AND parts.state = 'sealed' "
+        "WHERE saves.state IN ('open', 'local_only') AND saves.state = 'open' "
+        "GROUP BY number ORDER BY step DESC, number DESC"
+    )
+    found = []
+    for number, run, step, save_id, world_size, listed in sql.execute(query):
+        ranks = tuple(sorted(map(int, listed.split(","))))
+        save = UnflushedSave(step=step, save_id=save_id, world_size=world_size, ranks=ranks)
+        found.append(Unflushed(number, run, save))
+    return found
 
 
 def _open_save(row: Row, dirty: Mapping[int, Dirty]) -> OpenSave:

@@ -341,9 +341,5 @@ MIGRATIONS: tuple[str, ...] = (
         superseded_at REAL NOT NULL
     ) STRICT;
     """,
-    # Runs of which this node has, or had, a note in the bucket: see `unflushed`.
-    """
-    CREATE TABLE unflushed_notes (run TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
-    """,
 )
 VERSION = len(MIGRATIONS)

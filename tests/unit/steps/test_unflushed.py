@@ -12,8 +12,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 from cachetier_client.results import UnflushedStep
 
-from cachetier.errors import CachetierError, NotFoundError, RemoteError
-from cachetier.local.catalog import unflushed
+from cachetier.errors import CachetierError, NotFoundError, RemoteError, RemoteRefusedError
 from cachetier.model.levels import Level
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.steps.unflushed import (
@@ -69,9 +68,6 @@ class Writer:
             return False
         return True
 
-    def rows(self) -> list[str]:
-        return self.node.store.read(unflushed.noted_runs)
-
     def kill(self) -> None:
         self.notes.stop(0.0)
         self.node.die()
@@ -123,7 +119,6 @@ def test_a_step_is_noted_once_it_is_not_durable_for_a_moment_and_until_it_is(
     one.round()
 
     assert noted(remote) == []
-    assert one.rows() == []
     assert not one.notes.warnings()
 
 
@@ -135,10 +130,11 @@ def test_a_step_that_is_durable_at_once_costs_no_request(one: Writer) -> None:
     one.round()
 
     assert one.link.calls == before
-    assert one.rows() == []
 
 
 def test_a_slow_step_costs_a_put_and_a_delete_and_nothing_while_it_stands(one: Writer) -> None:
+    one.round()
+    one.round(LATE_SECONDS)  # what a start costs: see below
     one.seal(1, 0, 1, world_size=2)
     before = one.link.calls.copy()
     for _ in range(20):
@@ -210,40 +206,58 @@ def test_a_note_is_right_in_the_end_though_a_request_came_late(
         one.notes_or_error()
     assert len(one.link.fired) == 1
     assert noted(remote) == []
-    assert one.rows() == ["run"]  # that request may still take effect
-    key = one.node.bucket.layout.unflushed_key("run", one.node.store.store_id)
-    remote.put(key, b"late", digest=digest_of(b"late"))
+    remote.put(note_of(one), b"late", digest=digest_of(b"late"))  # that request, after all
     one.round(LATE_SECONDS)
 
     assert remote.list(NOTES).keys == ()
-    assert one.rows() == []
 
 
-@pytest.mark.parametrize("moment", ["row", "note", "durable", "deleted"])
+@pytest.mark.parametrize("moment", ["sealed", "note", "durable", "deleted", "log lost"])
 def test_a_kill_at_any_moment_leaves_no_note_in_the_end(
     one: Writer, remote: MemoryObjectStore, moment: str
 ) -> None:
     one.seal(1)
     one.notes.round()
     one.clock.advance(1.0)
-    if moment == "row":
-        one.node.store.write(unflushed.remember_note, "run")
-    else:
+    if moment != "sealed":
         one.notes.round()
     if moment in ("durable", "deleted"):
         one.node.drain.drain_all()
     if moment == "deleted":
-        remote.delete(one.node.bucket.layout.unflushed_key("run", one.node.store.store_id))
+        remote.delete(note_of(one))
+    if moment == "log lost":  # the note is all that is left of the step
+        one.node.checkpoints.delete_step("run", 1)
     one.kill()
-    assert one.rows() == ["run"]
     one.round()
-    assert noted(remote) == ([] if moment in ("durable", "deleted") else [[1]])
+    assert noted(remote) == ([[1]] if moment in ("sealed", "note") else [])
     one.node.drain.drain_all()
     one.round()
     assert noted(remote) == []
+    remote.put(note_of(one), b"late", digest=digest_of(b"late"))  # of the process before
     one.round(LATE_SECONDS)
 
-    assert one.rows() == []
+    assert remote.list(NOTES).keys == ()
+
+
+def note_of(one: Writer) -> str:
+    return one.node.bucket.layout.unflushed_key("run", one.node.store.store_id)
+
+
+def test_an_idle_node_asks_twice_and_then_no_more(one: Writer) -> None:
+    for _ in range(20):
+        one.round(LATE_SECONDS)
+
+    assert one.link.calls == {"list": 2}
+
+
+def test_a_role_that_may_not_list_still_announces(one: Writer, remote: MemoryObjectStore) -> None:
+    one.link.add(fail("list", 1, RemoteRefusedError))
+    one.seal(1)
+    one.round()
+    one.round()
+
+    assert one.link.fired
+    assert noted(remote) == [[1]]
 
 
 def test_others_are_told_who_has_a_step_and_what_of_it(one: Writer, other: Writer) -> None:
