@@ -22,6 +22,7 @@ BAR_CELLS = 34
 PENDING_ROWS = 10
 PENDING_CELLS = 20
 RUN_ROWS = 5
+SUPERSEDED_SHOWN_SECONDS = 86_400.0
 MOUNT_ROWS = 4
 RUN_CELLS = 28
 _STYLES = {"ready": "bold green", "ok": "green", "throttled": "yellow", "unreachable": "bold red"}
@@ -50,6 +51,7 @@ def rendered(status: dict[str, Any], now: float) -> Group:
         parts += [Text(), _exposure_table(status)]
     if mounts := status.get("mounts"):
         parts += [Text(), mount_table(mounts, status["exposure_objective_seconds"])]
+        parts += [Text(line, style="dim") for line in superseded_lines(mounts, now)]
     if status["pending"]:
         parts += [Text(), _pending(status["pending"], status["pending_steps"], now)]
     for warning in _alarms(status, now):
@@ -76,6 +78,16 @@ def mount_table(mounts: Sequence[dict[str, Any]], objective: float) -> Table:
     if len(mounts) > MOUNT_ROWS:
         shown.add_row(f"and {len(mounts) - MOUNT_ROWS} more", style="dim")
     return shown
+
+
+def superseded_lines(mounts: Sequence[dict[str, Any]], now: float) -> list[str]:
+    """Say which objects were not written lately, as something newer is in the bucket."""
+    return [
+        f"not written to {MOUNT_MARK}{mount['mount']}: {each['key']}, {each['reason']}"
+        for mount in mounts
+        for each in mount.get("superseded") or ()
+        if now - each["superseded_at"] < SUPERSEDED_SHOWN_SECONDS
+    ]
 
 
 def _headline(status: dict[str, Any]) -> Text:

@@ -310,7 +310,7 @@ class LocalObject(Struct, frozen=True):
     conditional: bool = False
     damaged: bool = False
     request: int | None = None
-    deletions: Mapping[str, int] = {}
+    deletions: dict[str, int] = {}
 
 
 class OpenObject(Request[LocalObject], frozen=True):

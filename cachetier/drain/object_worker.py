@@ -75,27 +75,31 @@ class ObjectWorker:
         with timed() as watch:
             opened = self._channel.ask(messages.OpenObject(task.version, self._clock.between))
             context = replace(self._context, store=TimedObjectStore(self._store(task.bucket)))
+            begun = opened.upload_id, opened.part_bytes, Codec.RAW, 0
+            first = opened.pieces[0].version if opened.pieces else 0
+            progress = ReportedProgress(self._channel, first, LocalShard(None, (), None, *begun))
             try:
-                etag = self._sent(task, opened, context)
-            except SupersededError as error:
-                self._channel.ask(messages.ObjectSuperseded(task.version, str(error)))
-                return
-            except ConflictError as error:
-                refused = isinstance(error, RefusedKeyError)
-                what = messages.ObjectConflict(task.version, str(error), refused, opened.damaged)
-                self._channel.ask(what)
-                return
-            except RemoteError as error:
-                if not _refuses_for_good(error):
+                etag = self._sent(task, opened, context, progress)
+            except (SupersededError, ConflictError, RemoteError) as error:
+                ended = _ended(task.version, error, damaged=opened.damaged)
+                if ended is None:
                     raise
-                what = messages.ObjectConflict(task.version, error.message, refused=True)
-                self._channel.ask(what)
+                if progress.upload_id is not None:
+                    context.store.abort_upload(task.name, progress.upload_id)
+                    progress.gone()
+                self._channel.ask(ended)
                 return
             if task.kind is TaskKind.SHOW:
                 seconds, phases = watch.seconds, watch.phases()
                 self._channel.ask(messages.ObjectShown(task.version, etag, seconds, phases))
 
-    def _sent(self, task: Task, opened: messages.LocalObject, context: UploadContext) -> str:
+    def _sent(
+        self,
+        task: Task,
+        opened: messages.LocalObject,
+        context: UploadContext,
+        progress: ReportedProgress,
+    ) -> str:
         """Return the ETag of the object that is visible now; empty where none is."""
         target = self._target(task, opened)
         if opened.deleted:
@@ -108,10 +112,6 @@ class ObjectWorker:
             look_for_damaged(context, target)
             raise ConflictError("its bytes are damaged here, and the bucket does not have it")
         pieces = [PieceToSend(each.version, each.size_bytes, each.digest) for each in opened.pieces]
-        begun = opened.upload_id, opened.part_bytes, Codec.RAW, 0
-        progress = ReportedProgress(
-            self._channel, pieces[0].version, LocalShard(None, (), None, *begun)
-        )
         upload = ObjectUpload(context, target, pieces, self._opened_piece, progress)
         if task.kind is TaskKind.SHOW:
             return upload.show()
@@ -182,7 +182,17 @@ class ObjectWorker:
             raise NotFoundError(f"piece {piece.version} is damaged") from error
 
 
-def _refuses_for_good(error: RemoteError) -> bool:
-    """Return whether a bucket refuses this very object: only a person can mend that."""
+def _ended(
+    version: int, error: SupersededError | ConflictError | RemoteError, *, damaged: bool
+) -> messages.ObjectSuperseded | messages.ObjectConflict | None:
+    """Return what to report of a version that goes no further; None of one to be tried again."""
+    if isinstance(error, SupersededError):
+        return messages.ObjectSuperseded(version, str(error))
+    if isinstance(error, ConflictError):
+        refused = isinstance(error, RefusedKeyError)
+        return messages.ObjectConflict(version, str(error), refused, damaged)
+    # A bucket that refuses this very object: only a person can mend that.
     code, status = error.context.get("remote_code"), error.context.get("remote_status")
-    return is_about_one_object(code or "", status or 0)
+    if not is_about_one_object(code or "", status or 0):
+        return None
+    return messages.ObjectConflict(version, error.message, refused=True)

@@ -9,11 +9,10 @@ Source: docs/design/0035-superseded-objects.md.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Annotated
 
 from cachetier_client.bucket_format.uploads import (
     ACKNOWLEDGED_KEY,
@@ -23,12 +22,14 @@ from cachetier_client.bucket_format.uploads import (
     ObjectInfo,
 )
 from cachetier_client.io.digests import digest_of, to_hex
+from msgspec import Meta, Struct, json
+from msgspec.structs import replace
 
 MARGIN_SECONDS = 5.0  # what two readings of the store's clock may differ by
 TRUNCATED_SECONDS = 1.0  # of what HTTP says of times
 DELETED = ".cachetier/deleted/"
 RECORD_KEPT_SECONDS = 14 * 86_400.0
-VERSION_DIGITS = 15
+VERSION_LIMIT = 10**15  # of what others say that we wrote
 
 
 class Verdict(Enum):
@@ -74,7 +75,7 @@ class Stamp:
         version = _version(found.get(VERSION_KEY, ""))
         if found.get(PLACE_KEY) != _place(info.key) or version is None:
             return cls(acknowledged_at=until)
-        at = _earliest(_instant(found.get(ACKNOWLEDGED_KEY)), until)
+        at = _earliest(found.get(ACKNOWLEDGED_KEY), until)
         return cls(found.get(STORE_KEY), version, at)
 
     def is_of(self, other: Stamp) -> bool:
@@ -131,13 +132,12 @@ def _is_later(one: Stamp, other: Stamp, by_seconds: float) -> bool:
 # --- records of deletions ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DeletionRecord:
+class DeletionRecord(Struct, frozen=True):
     """What a request deleted: the versions that its deletions got, by their keys."""
 
     store_id: str
     acknowledged_at: float
-    versions: Mapping[str, int]
+    versions: Annotated[dict[str, Annotated[int, Meta(ge=0, lt=VERSION_LIMIT)]], Meta(min_length=1)]
 
     def name(self, prefix: str) -> str:
         """Return the key of the record; by their keys, records are in the order of their times."""
@@ -145,31 +145,21 @@ class DeletionRecord:
         return f"{records_behind(prefix, self.acknowledged_at)}-{self.store_id}-{first}.json"
 
     def as_bytes(self) -> bytes:
-        fields = {
-            "store_id": self.store_id,
-            "acknowledged_at": self.acknowledged_at,
-            "versions": dict(self.versions),
-        }
-        return json.dumps(fields, ensure_ascii=False).encode()
+        return json.encode(self)
 
     @classmethod
     def of_bytes(cls, body: bytes, written_at: float) -> DeletionRecord:
         """Undo ``as_bytes``; nothing is deleted after the store says that it was ``written_at``.
 
         Raises:
-            ValueError: It is no record.
+            ValueError, RecursionError: It is no record.
         """
-        try:
-            fields = json.loads(body)
-            at = _earliest(float(fields["acknowledged_at"]), written_at)
-            numbers = {str(key): _version(str(each)) for key, each in fields["versions"].items()}
-            versions = {key: number for key, number in numbers.items() if number is not None}
-            store_id = str(fields["store_id"])
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            raise ValueError("no record of ours") from error
-        if at is None or not versions:
-            raise ValueError("no record of ours")
-        return cls(store_id, at, versions)
+        record = _RECORDS.decode(body)
+        at = min(record.acknowledged_at, written_at + TRUNCATED_SECONDS)
+        return replace(record, acknowledged_at=at)
+
+
+_RECORDS = json.Decoder(DeletionRecord)
 
 
 def records_behind(prefix: str, at: float) -> str:
@@ -182,20 +172,16 @@ def _place(key: str) -> str:
 
 
 def _version(text: str) -> int | None:
-    sound = text.isascii() and text.isdigit() and len(text) <= VERSION_DIGITS
+    sound = text.isascii() and text.isdigit() and len(text) < len(str(VERSION_LIMIT))
     return int(text) if sound else None
 
 
-def _instant(text: str | None) -> float | None:
+def _earliest(text: str | None, until: float | None) -> float | None:
+    """Return when something was acknowledged, at the latest ``until`` the store wrote it."""
     try:
         at = float(text or "")
     except ValueError:
-        return None
-    return at if math.isfinite(at) else None
-
-
-def _earliest(at: float | None, until: float | None) -> float | None:
-    """Return when something was acknowledged, at the latest ``until`` the store wrote it."""
-    if at is None or not math.isfinite(at):
+        return until
+    if not math.isfinite(at):
         return until
     return at if until is None else min(at, until + TRUNCATED_SECONDS)

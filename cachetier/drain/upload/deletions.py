@@ -85,7 +85,12 @@ class MountDeletions:
         if now - at <= MARGIN_SECONDS:
             return False
         with self._lock:
-            self._refresh(at - MARGIN_SECONDS)
+            try:
+                self._refresh(at - MARGIN_SECONDS)
+            except RemoteRefusedError as error:
+                if error.context.get("remote_code") != "AccessDenied":
+                    raise
+                return False  # by a role that may not list: `doctor` says so
             deletion = self._newest.get(key)
         return deletion is not None and is_deleted(ours, deletion)
 
@@ -110,7 +115,7 @@ class MountDeletions:
 
     def _found(self, listed: ListedObject) -> DeletionRecord | None:
         """Return a record; None where it is gone, or is none of ours: anybody may write there."""
-        with suppress(ObjectMissingError, IntegrityError, ValueError):
+        with suppress(ObjectMissingError, IntegrityError, ValueError, RecursionError):
             if listed.size_bytes <= RECORD_LIMIT_BYTES:
                 return DeletionRecord.of_bytes(self._store.get(listed.key), listed.modified_at)
         return None
@@ -129,9 +134,10 @@ class MountDeletions:
         own, now = self._clock.own(), self._clock.now()
         if now is None or own - self._swept_at < SWEPT_SECONDS:
             return
-        page = self._store.list_page(f"{self._prefix}{DELETED}", "", "", LISTED_AT_ONCE)
-        old = [each for each in page.objects if now - each.modified_at > RECORD_KEPT_SECONDS]
+        old: list[ListedObject] = []
         with suppress(RemoteRefusedError):
+            page = self._store.list_page(f"{self._prefix}{DELETED}", "", "", LISTED_AT_ONCE)
+            old += (each for each in page.objects if now - each.modified_at > RECORD_KEPT_SECONDS)
             for each in old:
                 self._store.delete(each.key)
         if len(old) < LISTED_AT_ONCE:  # else there may be more

@@ -205,12 +205,7 @@ class ObjectUpload:
             RemoteError: Try again later.
         """
         in_parts = len(self._pieces) > 1 or self._target.size_bytes > SINGLE_PUT_BYTES
-        try:
-            return (self._show_in_parts() if in_parts else self._put()).etag
-        except (SupersededError, ConflictError):
-            if self._progress.upload_id is not None:
-                self._give_up(self._progress.upload_id)
-            raise
+        return (self._show_in_parts() if in_parts else self._put()).etag
 
     def send_ahead(self) -> None:
         """Bring all parts of the version, without making it visible; raises as ``show``."""

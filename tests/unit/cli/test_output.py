@@ -242,6 +242,17 @@ def test_status_shows_what_waits_in_mounts_in_plain_words() -> None:
     assert "s3:calm no - - -" in [" ".join(line.split()) for line in text.splitlines()]
 
 
+def test_status_names_what_was_not_written_lately_as_something_newer_is_there() -> None:
+    lost = {"key": "train/latest", "reason": "its key was deleted since"}
+    told = [{**lost, "superseded_at": 40.0}, {**lost, "superseded_at": -90_000.0}]
+    mount = {"mount": "m", "objects": 0, "dirty_bytes": 0, "exposure_seconds": 0.0, "conflicts": 0}
+
+    text = " ".join(shown(status(mounts=[{**mount, "superseded": told}])).split())
+
+    said = "not written to s3:m: train/latest, its key was deleted since"
+    assert text.count(said) == 1
+
+
 EXPOSED = {"exposure_seconds": 3900.0, "conflicts": 2}
 
 

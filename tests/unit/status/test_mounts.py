@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from cachetier.local.catalog import object_writes, queries
+from cachetier.local.catalog.exposure_queries import SUPERSEDED_SHOWN
 from cachetier.local.catalog.node_totals import node_totals
+from cachetier.local.catalog.object_writes import SUPERSEDED_KEPT
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.model.names import DURABLE
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot, snapshot_of
@@ -47,6 +49,23 @@ def test_what_waits_is_counted_by_mount_and_its_oldest_says_how_exposed_it_is(
     incident = IncidentRecord("conflict", "somebody else changed it", "decide", MOUNT.run, 0)
     world.store.write(object_writes.record_conflict, first.version, incident, 1.0)
     assert seen(world).mounts[0].conflicts == 1
+
+
+def test_the_last_objects_that_a_bucket_never_shows_are_named(world: MountedNode) -> None:
+    for number in range(SUPERSEDED_KEPT + SUPERSEDED_SHOWN):
+        version = world.put(f"in/{number}", b"old").version
+        at = world.clock.now() + number
+        assert world.store.write(object_writes.record_superseded, version, "it is old", at)
+
+    (mount,) = seen(world).mounts
+
+    last = SUPERSEDED_KEPT + SUPERSEDED_SHOWN - 1
+    assert [each.key for each in mount.superseded] == [
+        f"in/{last - number}" for number in range(SUPERSEDED_SHOWN)
+    ]
+    assert mount.superseded[0].reason == "it is old"
+    kept = world.store.look(lambda sql: sql.execute("SELECT count(*) FROM superseded_objects").get)
+    assert kept == SUPERSEDED_KEPT
 
 
 def test_the_durable_remote_is_owed_what_waits_in_mounts_too(world: MountedNode) -> None:
