@@ -115,8 +115,7 @@ class ObjectPuts:
                 mount, lambda sql, now: object_writes.delete_keys(sql, mount.run, deletions, now)
             )
         for each in deleted.versions:
-            if not each.repeated:
-                self._intake.acknowledged(each.version, at)
+            self._intake.acknowledged(each.version, at)
         return [answer_of(each, place) for each in deleted.versions]
 
     def wait(self, mount: Mount, version: int, level: Level, timeout_seconds: float) -> None:

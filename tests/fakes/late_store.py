@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.clock import Clock
 
 from cachetier.errors import RemoteError, TransientError
 from cachetier.remote.base import Body
@@ -24,8 +25,8 @@ class LateStore(WrappedObjectStore):
     condition, or whether its upload is there still.
     """
 
-    def __init__(self) -> None:
-        self.objects = MemoryObjectStore(minimum_part_bytes=1)
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.objects = MemoryObjectStore(minimum_part_bytes=1, clock=clock)
         super().__init__(self.objects)
         self._late: list[Callable[[], object]] = []
         self._plan = ""

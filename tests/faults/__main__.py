@@ -70,6 +70,7 @@ PARTS = {
             "tests/crash/test_planted_bugs.py",
             "tests/stateful/test_planted_in_objects.py",
             "tests/stateful/test_planted_in_one_node.py",
+            "tests/stateful/test_planted_in_shared_keys.py",
             "tests/stateful/test_planted_in_two_nodes.py",
         ),
         6,
@@ -91,6 +92,7 @@ PARTS = {
         {
             "lives of the state machine": 2_000,
             "lives of two nodes": 400,
+            "lives of shared keys": 200,
             "disks that went back": 50,
             "disks that were copied": 100,
             "logs that were lost": 200,

@@ -27,6 +27,7 @@ from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.reclaim.retention import Retention
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
+from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.fill import Room
 from cachetier.restore.restore import Restore
 from cachetier.steps.incidents import Incidents
@@ -56,6 +57,7 @@ class Node:
         make_drain: MakeDrain = FakeDrain,
         policy: Policy = DRAIN_ALL,
         keeps: Callable[[], bool] = lambda: True,
+        store_clock: StoreClock | None = None,
     ) -> None:
         self._lock = lock_directory(cache_dir)
         try:
@@ -74,8 +76,10 @@ class Node:
         self.evictor = Evictor(store, clock, self._still_remote, watermarks=Watermarks())
         self.retention = Retention(store, policy.keep_local, self.evictor.evict)
         self.drain = make_drain(store, self.bucket, clock)
-        self.real_drain = RealDrain(store, self.bucket, clock, [MOUNT], {MOUNT.bucket: remote})
-        mounted = mounted_at(store, remote, clock, MOUNT)
+        self.store_clock = store_clock or StoreClock()
+        stores = {MOUNT.bucket: remote}
+        self.real_drain = RealDrain(store, self.bucket, clock, [MOUNT], stores, self.store_clock)
+        mounted = mounted_at(store, remote, clock, MOUNT, self.store_clock)
         room = Room(self._make_room, keeps)
         self.restore = Restore(store, self.bucket, clock, remote=REMOTE, room=room, mounted=mounted)
         what = store, self.bucket, self.changes, clock

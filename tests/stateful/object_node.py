@@ -32,6 +32,7 @@ from cachetier.objects.uploads import ObjectUploads
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.mounted import MountBuckets
+from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.restore import Restore
 from tests.stateful.reading import bytes_of
@@ -49,10 +50,23 @@ def content_of(data: bytes) -> Content:
     return Content(len(data), combine(blocks, len(data)), tuple(blocks))
 
 
-def mounted_at(store: Store, remote: ObjectStore, clock: Clock, mount: Mount) -> MountedObjects:
-    """Return the objects of a mount whose bucket is ``remote``."""
+def buckets_at(
+    remote: ObjectStore, mount: Mount, store_clock: StoreClock | None = None
+) -> MountBuckets:
+    """Return the bucket of a mount, which is ``remote``."""
     bucket = Bucket(remote, Layout())
-    return MountedObjects(store, MountBuckets([mount], lambda _name: bucket), clock)
+    return MountBuckets([mount], lambda _name: bucket, store_clock)
+
+
+def mounted_at(
+    store: Store,
+    remote: ObjectStore,
+    clock: Clock,
+    mount: Mount,
+    store_clock: StoreClock | None = None,
+) -> MountedObjects:
+    """Return the objects of a mount whose bucket is ``remote``."""
+    return MountedObjects(store, buckets_at(remote, mount, store_clock), clock)
 
 
 class NodeOrdering:
@@ -83,7 +97,8 @@ class ObjectNode:
         admission = Admission(store, WhenFull.REJECT, make_room)
         shares = Shares(Quotas(), waits=False, ring=lambda: None)
         ordering = NodeOrdering()
-        self.intake = ObjectIntake(store, admission, shares, changes, clock)
+        store_clock = mounted.buckets.store_clock
+        self.intake = ObjectIntake(store, admission, shares, changes, clock, store_clock)
         self.puts = ObjectPuts(self.intake, ordering, self.look)
         self.uploads = ObjectUploads(self.intake, ordering, self.puts, MINIMUM_PART_BYTES)
         reads = ObjectReads(store, restore, mounted, restore.link, clock)

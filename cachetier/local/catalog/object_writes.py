@@ -155,9 +155,9 @@ def delete_keys(
 ) -> DeletedKeys:
     """Commit deletions, which follow all that is committed by now.
 
-    A key whose deletion waits to be shown already keeps that one. One that is known to nobody here
-    is deleted too, as the bucket may have it. A version in conflict was never shown, and nobody
-    has to decide about it any more.
+    A key that is known to nobody here is deleted too, as the bucket may have it; so is one whose
+    deletion waits, as somebody may have put it since. A version in conflict was never shown, and
+    nobody has to decide about it any more.
     """
     save = begun_mount(sql, run, now)
     follows = objects.watermark(sql)
@@ -165,16 +165,11 @@ def delete_keys(
     conflicts: list[Shard] = []
     for new in deletions:
         conflicts += _forget_conflicts(sql, save.number, new.key)
-        newest = objects.current(sql, run, new.key)
-        if newest is not None and newest.deleted and not newest.shown:
-            deleted.append(CommittedObject(newest.version, newest.etag, repeated=True))
-        else:
-            following = replace(new, follows=follows)
-            deleted.append(insert_version(sql, save, following, UNCONDITIONAL, now))
-    made = [each.version for each in deleted if not each.repeated]
-    if made:  # nothing else is committed in between
+        following = replace(new, follows=follows)
+        deleted.append(insert_version(sql, save, following, UNCONDITIONAL, now))
+    if deleted:  # nothing else is committed in between
         query = "UPDATE objects SET request = ? WHERE version BETWEEN ? AND ?"
-        sql.execute(query, (made[0], made[0], made[-1]))
+        sql.execute(query, (deleted[0].version, deleted[0].version, deleted[-1].version))
     return DeletedKeys(tuple(deleted), tuple(conflicts))
 
 
