@@ -129,15 +129,18 @@ class ObjectWorker:
             Stamp(self._stamps.store_id, opened.version, opened.acknowledged_at),
             opened.base,
             opened.conditional,
-            self._margin_seconds(opened.acknowledged_at),
+            self._margin_seconds(opened),
             lambda seen: self._channel.ask(messages.OwnVersionSeen(seen)),
         )
 
-    def _margin_seconds(self, acknowledged_at: float | None) -> float:
-        """Return by how much a version has to be later than what lies under its key."""
+    def _margin_seconds(self, opened: messages.LocalObject) -> float:
+        """Return by how much a version has to be later than what lies under its key.
+
+        A deletion takes nothing that was put later, by whatever time, and all that was put before.
+        """
         now = self._clock.now()
-        comes_at_once = now is not None and now - (acknowledged_at or 0.0) <= MARGIN_SECONDS
-        return 0.0 if comes_at_once else MARGIN_SECONDS
+        comes_at_once = now is not None and now - (opened.acknowledged_at or 0.0) <= MARGIN_SECONDS
+        return 0.0 if opened.deleted or comes_at_once else MARGIN_SECONDS
 
     def _record_deletion(
         self, task: Task, opened: messages.LocalObject, target: ObjectTarget

@@ -157,6 +157,25 @@ def test_of_two_puts_at_about_the_same_time_the_one_in_the_bucket_stays(
     assert superseded(one) == [KEY]
 
 
+@pytest.mark.parametrize("deletes_first", [True, False])
+def test_a_late_deletion_takes_what_was_put_just_before_it_and_nothing_that_came_after(
+    one: MountNode, two: MountNode, bucket: Bucket, clock: FakeClock, deletes_first: bool
+) -> None:
+    if deletes_first:
+        one.delete(KEY)
+        clock.advance(0.5)
+    two.put(KEY, b"v1")
+    drain(two)
+    if not deletes_first:
+        clock.advance(0.5)
+        one.delete(KEY)
+    clock.advance(LONG)
+
+    drain(one)
+
+    assert (KEY in bucket.list(MOUNT.prefix).keys) == deletes_first
+
+
 def test_who_goes_at_once_replaces_and_deletes_what_another_node_has_just_put(
     one: MountNode, two: MountNode, bucket: Bucket, clock: FakeClock
 ) -> None:
