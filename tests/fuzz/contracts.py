@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,13 @@ from cachetier_client.bucket_format.documents import (
 )
 from cachetier_client.bucket_format.publication import Claimant, claim, published
 from cachetier_client.bucket_format.stored import Codec, unpack_frames
+from cachetier_client.bucket_format.uploads import (
+    ACKNOWLEDGED_KEY,
+    PLACE_KEY,
+    STORE_KEY,
+    VERSION_KEY,
+    ObjectInfo,
+)
 from cachetier_client.clock import SystemClock
 from cachetier_client.errors import CachetierClientError
 from cachetier_client.identity.names import PutRequest, SaveIds
@@ -53,6 +60,7 @@ from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.local.catalog import queries
 from cachetier.local.recovery import open_store
+from cachetier.model.superseding import VERSION_LIMIT, DeletionRecord, Stamp
 from tests.crash.sweep import Remote
 from tests.fakes.fake_clock import FakeClock
 from tests.fuzz import s3_contracts
@@ -218,6 +226,27 @@ def read_compressed(data: bytes) -> None:
             )
 
 
+def read_deletions(data: bytes) -> None:
+    record = DeletionRecord.of_bytes(data, WRITTEN_AT)
+    assert record.acknowledged_at <= WRITTEN_AT + 1.0
+    assert record.name("p/") > "p/"
+
+
+def read_stamp(data: bytes) -> None:
+    text = data.decode("latin-1")
+    names = STORE_KEY, VERSION_KEY, PLACE_KEY, ACKNOWLEDGED_KEY
+    for number in range(len(names)):
+        sound = Stamp("store", 7, 1.0).as_metadata("key")
+        info = ObjectInfo("key", 1, "etag", None, {**sound, names[number]: text})
+        stamp = Stamp.of(replace(info, modified_at=WRITTEN_AT))
+        assert stamp.acknowledged_at is not None and stamp.acknowledged_at <= WRITTEN_AT + 1.0
+        assert 0 <= stamp.version < VERSION_LIMIT
+
+
+WRITTEN_AT = 1_700_000_000.0
+RECORDS = [DeletionRecord("store", 1.0, {"a/b": 7, "ü": 8}).as_bytes()]
+
+
 # --- what lies on the node -----------------------------------------------------------------------
 
 
@@ -317,6 +346,8 @@ CONTRACTS: dict[str, Contract] = {
         (CachetierError,),
     ),
     "documents": Contract(read_documents, documents, ()),
+    "deletions": Contract(read_deletions, lambda: RECORDS, (ValueError, RecursionError)),
+    "stamps": Contract(read_stamp, lambda: [b"7", b"1.0", b"store"], ()),
     "seek tables": Contract(
         read_table, lambda: [encode_table([7, 8, 9], frames.CONTENT.size_bytes)], (IntegrityError,)
     ),

@@ -118,6 +118,20 @@ class Node:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
+    def end(self) -> None:
+        """End it as a person does."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
+
+    def run(self, *words: str) -> str:
+        """Run a verb as the service's user; return what it says, whatever became of it."""
+        command = [sys.executable, "-m", "cachetier", *words]
+        done = subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, check=False
+        )
+        return done.stdout + done.stderr
+
     def __enter__(self) -> Self:
         return self.start()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -151,3 +152,32 @@ def test_a_lost_catalog_is_rebuilt_and_drained(site: Site) -> None:
         drained(service)
         site.reads(s3, etags)
     assert site.fsck("--data").exit_code == 0
+
+
+def test_files_of_keys_that_were_overwritten_or_deleted_are_no_current_objects(site: Site) -> None:
+    cache_dir = Path(site.settings["cache_dir"])
+    with site.serving() as (service, s3):
+        for name in ("overwritten", "deleted"):
+            s3.put_object(**site.where(name), Body=WHOLE)
+        drained(service)
+        left = [path for path in (cache_dir / "data").rglob("*") if path.is_file()]
+        for path in left:
+            os.link(path, cache_dir / path.name)
+        s3.put_object(**site.where("overwritten"), Body=WHOLE[1:])
+        s3.delete_object(**site.where("deleted"))
+        drained(service)
+    without_catalog(site)
+    gone = [path for path in left if not path.exists()]
+    for path in gone:  # as a crash leaves them between the catalog and their removal
+        (cache_dir / path.name).rename(path)
+
+    rebuilt = site.fsck("--rebuild")
+
+    assert len(gone) == 2 and rebuilt.exit_code == 0, rebuilt.stdout
+    assert "it is dirty again" not in rebuilt.stdout
+    with site.serving() as (service, s3):
+        drained(service)
+        found = s3.get_object(**site.where("overwritten"))["Body"].read()
+        assert found == WHOLE[1:]
+    assert site.store.get(f"{site.prefix}/overwritten") == WHOLE[1:]
+    assert site.store.head(f"{site.prefix}/deleted") is None

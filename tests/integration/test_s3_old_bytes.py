@@ -157,6 +157,37 @@ def test_a_directory_from_a_snapshot_steps_aside(open_node: OpenNode, straight: 
     assert straight.get("a") == b"v3"
 
 
+def test_a_log_that_is_lost_brings_nothing_old_back_and_its_objects_are_read(
+    open_node: OpenNode, straight: Straight
+) -> None:
+    one = open_node("one")
+    one.proxy.stop()
+    for name in ("a", "b", "large"):
+        one.put(name, large("v1") if name == "large" else b"v1")
+    one.node.end()  # its catalog has all of it, and no log
+    one.proxy.come_back()
+    one.node.start()
+    drained(one)
+    one.put("a", b"v2")
+    one.put("large", large("v2"))
+    delete(one, "b")
+    drained(one)
+    one.kill()
+    (log,) = one.node.cache_dir.glob("catalog.db-wal")
+    log.unlink()
+    time.sleep(LATER)
+
+    repaired = one.node.run("fsck", "--repair")
+    assert "log" in repaired
+    one.node.start()
+    found = one.s3().get_object(Bucket=one.bucket, Key=f"{PREFIX}large")["Body"].read()
+    drained(one)
+
+    assert found == large("v2")
+    assert [straight.get(name) for name in ("a", "b", "large")] == [b"v2", None, large("v2")[:100]]
+    assert superseded(one) == {"a", "b", "large"}
+
+
 def test_keys_below_the_key_of_an_object_stop_nothing_but_that(
     open_node: OpenNode, straight: Straight
 ) -> None:

@@ -13,12 +13,12 @@ import pytest
 from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.io.digests import digest_of
 
-from cachetier.errors import PreconditionFailedError
+from cachetier.errors import PreconditionFailedError, RemoteRefusedError
 from cachetier.local.catalog import exposure_queries, object_drains, objects, queries
 from cachetier.local.catalog.object_writes import Condition
 from cachetier.model.objects import WHATEVER_IS_THERE, ObjectState
 from cachetier.model.superseding import DELETED, RECORD_KEPT_SECONDS, DeletionRecord, Stamp
-from cachetier.remote.base import Body
+from cachetier.remote.base import Body, ListedPage
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
@@ -36,12 +36,19 @@ class Bucket(MemoryObjectStore):
         super().__init__(minimum_part_bytes=1, clock=clock)
         self.refused: set[str] = set()
         self.refusals = 0
+        self.lists = True
 
     def put(self, key: str, body: Body, **given: Any) -> ObjectInfo:
         if key in self.refused and given.get("condition") is not None:
             self.refusals += 1
             raise PreconditionFailedError(f"{key}: 412", key=key)
         return super().put(key, body, **given)
+
+    def list_page(self, prefix: str, delimiter: str, after: str, limit: int) -> ListedPage:
+        if not self.lists:
+            context = {"remote_code": "AccessDenied", "remote_status": 403}
+            raise RemoteRefusedError("LIST: 403", **context)  # type: ignore[arg-type]
+        return super().list_page(prefix, delimiter, after, limit)
 
     def records(self) -> list[dict[str, Any]]:
         keys = self.list(f"{MOUNT.prefix}{DELETED}").keys
@@ -399,6 +406,43 @@ def test_puts_that_go_at_once_ask_for_no_records_and_a_backlog_lists_them_once(
 
     assert counting.calls["put"] == counting.calls["head"] == 100
     assert counting.calls["list"] <= 2 and counting.calls["get"] <= 1
+
+
+def test_a_role_that_may_not_list_holds_nothing_up(
+    one: MountNode, bucket: Bucket, clock: FakeClock
+) -> None:
+    bucket.lists = False
+    one.put(KEY, b"v1")
+    clock.advance(LONG)
+    one.delete(OTHER)
+
+    drain(one)
+
+    assert bucket.get(KEY) == b"v1" and len(one.unshown()) == 1  # a deletion is looked at twice
+
+
+@pytest.mark.parametrize("since", ["a put", "a deletion"])
+def test_what_goes_no_further_leaves_no_upload_behind(
+    one: MountNode, two: MountNode, bucket: Bucket, clock: FakeClock, since: str
+) -> None:
+    first = one.put(OTHER, b"first")
+    one.put(KEY, b"one", b"two")
+    task = one.drain.next_task()
+    assert task is not None and task.version == first
+    assert one.drain.drain_one()  # sent ahead
+    assert len(list(bucket.list_uploads(""))) == 1
+    clock.advance(LONG)
+    if since == "a put":
+        two.put(KEY, b"v2")
+    else:
+        two.delete(KEY)
+    drain(two)
+
+    one.drain.perform(task)
+    drain(one)
+
+    assert superseded(one) == [KEY] and one.unshown() == []
+    assert list(bucket.list_uploads("")) == []
 
 
 # --- conflicts -----------------------------------------------------------------------------------
