@@ -87,9 +87,10 @@ def keep(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Decide about an object in conflict; what was put after it goes on.
+    """Decide about an object in conflict; what was put under its key since goes on.
 
-    Somebody else changed it in the bucket, or the bucket does not take it: `ours` sends it again.
+    It was put with a condition and somebody else changed it in the bucket, or the bucket does not
+    take it: `ours` sends it again.
 
     JSON: `key`, `replaces`: the ETag of what the bucket has by now, empty for nothing.
     """

@@ -23,7 +23,6 @@ from cachetier.drain.upload.objects import (
     PieceToSend,
     SupersededError,
     delete_object,
-    look_for_damaged,
 )
 from cachetier.drain.upload.part_sender import UploadContext
 from cachetier.drain.upload.reported_progress import ReportedProgress
@@ -108,11 +107,10 @@ class ObjectWorker:
             return ""
         if task.kind is TaskKind.SHOW:
             self._refuse_deleted(task, opened, target.stamp, context.store)
-        if opened.damaged:
-            look_for_damaged(context, target)
-            raise ConflictError("its bytes are damaged here, and the bucket does not have it")
         pieces = [PieceToSend(each.version, each.size_bytes, each.digest) for each in opened.pieces]
         upload = ObjectUpload(context, target, pieces, self._opened_piece, progress)
+        if opened.damaged:
+            upload.refuse_damaged()
         if task.kind is TaskKind.SHOW:
             return upload.show()
         upload.send_ahead()

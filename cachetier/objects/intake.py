@@ -133,11 +133,6 @@ class ObjectIntake:
             mount.run, size_bytes, timeout_seconds, begin, lambda _kept: size_bytes
         )()
 
-    def acknowledged(self, version: int, at: float | None) -> None:
-        """Remember when a version was acknowledged, if ``at`` does not say so already."""
-        if at is None:
-            self.store_clock.acknowledged(version)
-
     def write(self, mount: Mount, record: Record[Kept]) -> Kept:
         """Record what brings no bytes."""
         refuse_read_only(mount)

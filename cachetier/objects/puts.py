@@ -96,7 +96,7 @@ class ObjectPuts:
                     sql, mount.run, new, piece, condition, now
                 ),
             )
-        self._intake.acknowledged(committed.version, at)
+        self._intake.store_clock.acknowledged(committed.version, at)
         return answer_of(committed, place)
 
     def delete(self, mount: Mount, keys: Sequence[str]) -> list[PutAnswer]:
@@ -115,7 +115,7 @@ class ObjectPuts:
                 mount, lambda sql, now: object_writes.delete_keys(sql, mount.run, deletions, now)
             )
         for each in deleted.versions:
-            self._intake.acknowledged(each.version, at)
+            self._intake.store_clock.acknowledged(each.version, at)
         return [answer_of(each, place) for each in deleted.versions]
 
     def wait(self, mount: Mount, version: int, level: Level, timeout_seconds: float) -> None:

@@ -126,7 +126,7 @@ class ObjectUploads:
                 ),
             )
         if not committed.repeated:
-            self._intake.acknowledged(committed.version, completion.acknowledged_at)
+            self._intake.store_clock.acknowledged(committed.version, completion.acknowledged_at)
         return answer_of(committed, place)
 
     def abort_upload(self, mount: Mount, key: str, upload_id: str) -> None:

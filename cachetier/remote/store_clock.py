@@ -62,8 +62,10 @@ class StoreClock:
 
     # --- what was acknowledged while the time was unknown ----------------------------------------
 
-    def acknowledged(self, version: int) -> None:
-        """Remember when a version was acknowledged whose time in the store is not known yet."""
+    def acknowledged(self, version: int, at: float | None) -> None:
+        """Remember that a version was acknowledged just now, if nobody knew that it was ``at``."""
+        if at is not None:
+            return
         with self._lock:
             self._untimed[version] = self.own()
             if len(self._untimed) > REMEMBERED:

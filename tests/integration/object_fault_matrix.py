@@ -40,6 +40,7 @@ from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.paced import PacedObjectStore
 from cachetier.remote.retrying import RetryingObjectStore
+from cachetier.remote.store_clock import StoreClock
 from cachetier.service.service import Service
 from cachetier.steps.incidents import Incidents
 from cachetier.testing.http_wire import Head
@@ -84,6 +85,7 @@ class DrainHere(IdleDrain):
         mount: Mount,
         store: Store,
         changes: Changes,
+        store_clock: StoreClock,
     ) -> None:
         super().__init__()
         clock = SystemClock()
@@ -99,6 +101,7 @@ class DrainHere(IdleDrain):
             clock,
             DurableRemoteState(store, DURABLE),
             mounts={mount.run: mount},
+            store_clock=store_clock,
         )
         self._link = DrainLink(ours, Dispatcher(context, NO_ORDERS).answer, changes)
         self._channel, self._signals = AskingEnd(theirs), Signals()
@@ -112,6 +115,7 @@ class DrainHere(IdleDrain):
             traffic=Traffic(SIZE.uploads + SIZE.parts, clock),
             size=SIZE,
             open_store=lambda _name: bucket.objects,
+            store_clock=store_clock,
         )
         self._thread = threading.Thread(target=drain.run, name="drain")
 
@@ -194,7 +198,10 @@ class DoorNode:
 
         def open_drain(store: Store, changes: Changes, *_others: object) -> DrainHere:
             probe = stage.through.check
-            self.drain = DrainHere(remote, probe, self.mount, store, changes)
+            store_clock = self.service._store_clock
+            offset = SystemClock().now() - store_clock.own()
+            store_clock.learn((offset, offset))  # so that deletions leave records
+            self.drain = DrainHere(remote, probe, self.mount, store, changes, store_clock)
             return self.drain
 
         settings = {

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from typing import NoReturn
 
 from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.bucket_format.uploads import (
@@ -206,6 +207,17 @@ class ObjectUpload:
         """
         in_parts = len(self._pieces) > 1 or self._target.size_bytes > SINGLE_PUT_BYTES
         return (self._show_in_parts() if in_parts else self._put()).etag
+
+    def refuse_damaged(self) -> NoReturn:
+        """Let a version go whose bytes are damaged here, if the bucket makes up for it.
+
+        Raises:
+            SupersededError: It has the version, or something newer.
+            ConflictError, RemoteError: As ``show``.
+        """
+        if isinstance(self._look(), ObjectInfo):
+            raise SupersededError("the bucket has it, and its bytes here are damaged")
+        raise ConflictError("its bytes are damaged here, and the bucket does not have it")
 
     def send_ahead(self) -> None:
         """Bring all parts of the version, without making it visible; raises as ``show``."""
@@ -401,21 +413,6 @@ def delete_object(context: UploadContext, target: ObjectTarget) -> None:
         with suppress(PreconditionFailedError):
             context.store.delete(target.key, info.etag)
     raise RemoteError(f"{target.key} stays in the bucket, deleted as it was", key=target.key)
-
-
-def look_for_damaged(context: UploadContext, target: ObjectTarget) -> None:
-    """Look whether the bucket makes up for a version whose bytes are damaged here; return if not.
-
-    Raises:
-        SupersededError: It has the version, or something newer.
-        ConflictError, RemoteError: As ``ObjectUpload.show``.
-    """
-    info = confirmed_head(context.store, target.key, (target.base,))
-    if info is not None and target.wrote(info):
-        lend = context.buffers.lend
-        if is_verified(context.store, info, target.size_bytes, target.digest, lend):
-            raise SupersededError("the bucket has it, and its bytes here are damaged")
-    target.over(info)
 
 
 def confirmed_head(

@@ -76,8 +76,9 @@ def test_what_is_no_date_tells_nothing(own: Own, date: str | None) -> None:
 
 def test_what_was_acknowledged_before_the_time_was_known_gets_its_time_later(own: Own) -> None:
     clock = StoreClock(own)
-    clock.acknowledged(7)
+    clock.acknowledged(7, None)
     assert clock.acknowledged_at(7) is None
+    clock.acknowledged(8, 1.0)  # as was known
     own.now += 100.0
     clock.learn((OFFSET, OFFSET))
     assert clock.acknowledged_at(7) == 1000.0 + OFFSET
@@ -87,7 +88,7 @@ def test_what_was_acknowledged_before_the_time_was_known_gets_its_time_later(own
 def test_what_is_remembered_is_bounded(own: Own) -> None:
     clock = StoreClock(own)
     for version in range(REMEMBERED + 1):
-        clock.acknowledged(version)
+        clock.acknowledged(version, None)
     clock.learn((OFFSET, OFFSET))
     assert clock.acknowledged_at(0) is None
     assert clock.acknowledged_at(REMEMBERED) is not None
