@@ -50,6 +50,7 @@ from cachetier.errors import (
 )
 from cachetier.local.catalog.exposure_queries import Unflushed, unflushed_saves
 from cachetier.local.store import Store
+from cachetier.model.names import DURABLE
 from cachetier.notifier import Changes
 from cachetier.remote.base import ListedObject
 from cachetier.remote.bounded_calls import BoundedCalls
@@ -114,8 +115,8 @@ class UnflushedNotes:
         late = [e.run for e, at in self._since.items() if at < oldest and e.number not in announced]
         steps, runs = counted(len(late), "step"), ", ".join(sorted(set(late))[:3])
         text = f"{steps} of {runs} could not be announced in the bucket"
-        told = f"{text}: a job that starts elsewhere is not told of what is not durable"
-        return [told] if late else []
+        warning = f"{text}: a job that starts elsewhere does not hear of what is not durable"
+        return [warning] if late else []
 
     def _run(self) -> None:
         rings = 0
@@ -199,7 +200,6 @@ class UnflushedSteps:
         self._calls = BoundedCalls(8, "unflushed-look")
         self._locks: dict[str, threading.Lock] = {}
         self._looks: dict[str, tuple[float, tuple[UnflushedStep, ...] | RemoteError]] = {}
-        self._read: dict[str, tuple[str, UnflushedNote | None]] = {}
         self.close = self._calls.close
 
     def of_run(self, run: str) -> tuple[UnflushedStep, ...]:
@@ -219,6 +219,7 @@ class UnflushedSteps:
                     found = error
                 if len(self._looks) >= NOTES_LIMIT:
                     self._looks.clear()
+                    self._locks.clear()
                 self._looks[run] = self._clock.monotonic(), found
         if isinstance(found, RemoteError):
             raise found
@@ -227,6 +228,8 @@ class UnflushedSteps:
     def newer(self, run: str, found: StepView | None) -> tuple[UnflushedStep, ...] | None:
         """Return the steps ``of_run`` that are newer than ``found``; None if nobody can say."""
         newest = (found.step, found.save_id) if found is not None else (None, "")
+        if found is not None and self._published.absences.away(DURABLE):
+            return None  # and nobody waits for the bucket
         try:
             return tuple(each for each in self.of_run(run) if each.is_newer(*newest))
         except RemoteError:
@@ -281,20 +284,13 @@ class UnflushedSteps:
 
     def _note(self, listed: ListedObject) -> UnflushedNote | None:
         """Return a note, or None for one that is gone, or that no node of ours can have written."""
-        key, etag = listed.key, listed.etag
-        if key in self._read and self._read[key][0] == etag:
-            return self._read[key][1]
-        note = None
         try:
-            note = read_unflushed(self._bucket.objects.get(key), key)
+            return read_unflushed(self._bucket.objects.get(listed.key), listed.key)
         except ObjectMissingError:
             return None
         except IntegrityError as error:
-            tell(log, events.UNFLUSHED_UNREADABLE, key=key, reason=error.message)
-        if len(self._read) >= NOTES_LIMIT:
-            self._read.clear()
-        self._read[key] = etag, note
-        return note
+            tell(log, events.UNFLUSHED_UNREADABLE, key=listed.key, reason=error.message)
+            return None
 
 
 def _store_of(key: str) -> str:

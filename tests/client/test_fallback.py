@@ -14,6 +14,7 @@ from awscrt import auth
 from cachetier_client import Client
 from cachetier_client.bucket_format.at_rest import AtRest
 from cachetier_client.bucket_format.documents import UnflushedNote, UnflushedSave, encode
+from cachetier_client.calls import unflushed
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
     IntegrityError,
@@ -70,6 +71,7 @@ def test_steps_that_nodes_hold_from_the_claimed_one_on_are_named_once_a_run(
     save_id: str,
     warned: int,
 ) -> None:
+    unflushed.warn_once.cache_clear()
     save = UnflushedSave(step=step, save_id=save_id, world_size=1, ranks=(0,))
     note = UnflushedNote(run="r", store="0f", host="node-a", saves=(save,))
     bucket.objects["p/.cachetier/unflushed/r/0f.json"] = Stored(encode(note), {}, '"1"')
@@ -84,6 +86,7 @@ def test_notes_that_cannot_be_read_keep_no_shard_from_the_bucket(
     alone: Client, bucket: FakeBucket, caplog: pytest.LogCaptureFixture
 ) -> None:
     bucket.objects["p/.cachetier/unflushed/r/0f.json"] = Stored(b"{", {}, '"1"')
+    unflushed.warn_once.cache_clear()
 
     assert alone.put_shard(b"one", name="a", **IDS).level == "durable"
     assert "cannot be read from the bucket whether other nodes hold newer steps" in caplog.text

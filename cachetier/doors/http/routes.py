@@ -139,7 +139,7 @@ def client_routes(node: Operations, pools: Pools) -> APIRouter:
     """Return the routes by which a client says what it does, and hears what it should know."""
     router = admitted_router(node.access, "operations")
 
-    @router.get("/v1/runs/{run}/unflushed", response_model=schemas.Unflushed)
+    @router.get("/v1/runs/{run}/unflushed")
     async def unflushed(run: str) -> dict[str, Any]:
         return await pools.patient(node.checkpoints.unflushed.listed, {"run": run})
 
@@ -233,7 +233,7 @@ def own_routes(node: Operations, pools: Pools, not_ready: NotReady) -> APIRouter
             )
         return schemas.Flushed(**left.as_json())
 
-    @router.post("/v1/forget", response_model=schemas.Forgotten)
+    @router.post("/v1/forget")
     async def forget(request: Request, what: schemas.ForgetRequest) -> dict[str, Any]:
         node.refuse_when_stopping()
         with node.access.doing(caller_of(request.scope), "forget", what.run, node=what.node):

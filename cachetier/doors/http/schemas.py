@@ -115,12 +115,6 @@ class Steps(BaseModel):
     steps: list[StepModel]
 
 
-class Unflushed(BaseModel):
-    """Steps that other nodes hold and that are not durable."""
-
-    unflushed: list[dict[str, Any]]
-
-
 class Latest(BaseModel):
     """The newest step at the level, and newer ones: of this node, and of others."""
 
@@ -142,10 +136,6 @@ class CollectRequest(_Request):
 
     dry_run: Annotated[bool, Field(strict=True)] = True
     older_than_seconds: Annotated[float, Field(ge=0)] = 86_400.0
-
-
-class Forgotten(BaseModel):
-    forgotten: list[dict[str, Any]]
 
 
 class PinModel(BaseModel):

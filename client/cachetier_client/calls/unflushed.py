@@ -7,6 +7,7 @@ Source: docs/torch.md, "A job that moves".
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,12 @@ NAMED_STEPS = 3
 NAMED_NODES = 8
 
 log = logging.getLogger(__name__)
+
+
+@functools.lru_cache(maxsize=1024)
+def warn_once(text: str) -> None:
+    """Warn, but not again of the same: there are programs that ask every second."""
+    log.warning("%s", text)
 
 
 def is_ignored() -> bool:
@@ -72,12 +79,14 @@ def verdict(
     that is told to (``ignored``) starts all the same.
     """
     if newer is None:
-        text = "it cannot be read from the bucket whether other nodes hold newer steps of run %s"
-        log.warning(text, run)
+        text = (
+            f"it cannot be read from the bucket whether other nodes hold newer steps of run {run}"
+        )
+        warn_once(text)
         hint = f"Call again when the bucket answers; {IGNORE}=1 starts one job all the same."
-        return None if found or ignored else RemoteUnavailableError(text % run, hint=hint, run=run)
+        return None if found or ignored else RemoteUnavailableError(text, hint=hint, run=run)
     for each in newer[:NAMED_STEPS]:
-        log.warning("%s. %s", _described(each), _advice(each))
+        warn_once(f"{_described(each)}. {_advice(each)}")
     for each in newer:
         if each.is_whole and len(each.ranks_here) < each.world_size:
             if not ignored:

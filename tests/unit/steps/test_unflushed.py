@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.documents import UnflushedNote, UnflushedSave, encode
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 from cachetier_client.results import UnflushedStep
@@ -314,7 +315,6 @@ def test_a_node_looks_once_for_all_who_ask_in_five_seconds(one: Writer, other: W
     other.told()
 
     asked = other.link.calls - before
-    assert asked["get"] == 0  # the note did not change
     assert asked["list"] == 2  # the notes, and the steps that are durable
 
 
@@ -378,3 +378,24 @@ def test_a_name_that_is_none_is_refused(other: Writer) -> None:
         other.node.checkpoints.unflushed.forgotten({"node": "n", "run": "../x"})
     with pytest.raises(CachetierError):
         other.node.checkpoints.unflushed.listed({"run": None})
+
+
+@pytest.mark.parametrize("held", [0, 1, 3])
+def test_a_node_asks_for_little_at_the_start_of_a_job(
+    one: Writer, other: Writer, remote: MemoryObjectStore, held: int
+) -> None:
+    """The table in docs/design/0037-unflushed-steps.md has these numbers."""
+    one.seal(1)
+    one.node.drain.drain_all()
+    for number in range(held):
+        save = UnflushedSave(step=9, save_id="s", world_size=8, ranks=(number,))
+        note = encode(UnflushedNote(run="run", store=f"{number}f", host="h", saves=(save,)))
+        remote.put(f"{NOTES}run/{number}f.json", note, digest=digest_of(note))
+    before = other.link.calls.copy()
+    for _rank in range(8):
+        found = other.node.checkpoints.unflushed.of_run("run")
+
+    asked = other.link.calls - before
+    assert [len(each.nodes) for each in found] == ([held] if held else [])
+    manifest = {"head": 1, "get": held + 1, "list": 2}
+    assert asked == (manifest if held else {"list": 1})
