@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 
 from cachetier.model.superseding import MARGIN_SECONDS
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -195,10 +196,15 @@ def test_keys_below_the_key_of_an_object_stop_nothing_but_that(
     one.put("model/config.json", b"{}")
     drained(one)
     one.put("model", b"weights")
+    one.put("parts/config.json", b"{}")
+    one.put("parts", b"weights".ljust(SINGLE_PUT_BYTES + 1, b"."))
     one.put("after", b"v1")
 
     until(lambda: straight.get("after") == b"v1", SECONDS)
-    until(lambda: one.status()["mounts"][0]["conflicts"] == 1, SECONDS)
-    delete(one, "model")
+    until(lambda: one.status()["mounts"][0]["conflicts"] == 2, SECONDS)
+    until(lambda: one.status()["remotes"][0]["state"] == "ok", SECONDS)
+    one.client().settle_object("train", f"{PREFIX}model", "ours")
+    delete(one, "parts")
     drained(one)
+    assert straight.get("model") == b"weights"
     assert straight.get("model/config.json") == b"{}"

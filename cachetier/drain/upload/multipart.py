@@ -29,7 +29,7 @@ from cachetier.drain.upload.progress import (
 )
 from cachetier.drain.upload.server_copies import Ask, Donor, nobody
 from cachetier.drain.upload.source import ShardSource
-from cachetier.drain.upload.target import UploadTarget, look
+from cachetier.drain.upload.target import UploadTarget, look, noticing_blocked
 from cachetier.errors import (
     CopiesRefusedError,
     RemoteDigestError,
@@ -187,7 +187,10 @@ class MultipartUpload:
             return found
         uploaded = [part.part for part in parts]
         # Gone: perhaps completed by a call whose reply was lost; or one of its parts is.
-        with suppress(UploadGoneError, RemoteDigestError):
+        with (
+            suppress(UploadGoneError, RemoteDigestError),
+            noticing_blocked(self._store, target.key),
+        ):
             self._store.complete_upload(target.key, upload.upload_id, uploaded, digest=sent.digest)
         found = look(self._store, target, lend, sent)
         if isinstance(found, Stored):

@@ -12,7 +12,7 @@ object. Our own write, whose reply was lost, is recognised by the stamp that it 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -33,7 +33,12 @@ from cachetier.drain.upload.multipart import is_listed
 from cachetier.drain.upload.part_sender import ROUNDS, UploadContext, in_rounds
 from cachetier.drain.upload.progress import SentUploadPart, UploadProgress
 from cachetier.drain.upload.source import ShardSource
-from cachetier.drain.upload.target import ConflictError, RefusedKeyError, is_verified
+from cachetier.drain.upload.target import (
+    ConflictError,
+    RefusedKeyError,
+    is_verified,
+    noticing_blocked,
+)
 from cachetier.errors import (
     PreconditionFailedError,
     RemoteDigestError,
@@ -192,6 +197,7 @@ class ObjectUpload:
         self._pieces = pieces
         self._open_piece = open_piece
         self._progress = progress
+        self._again = progress.upload_id is not None  # it was sent, or tried, before
         self._answered: str | None = None  # the ETag of the last write, as its answer said
 
     def show(self) -> str:
@@ -305,7 +311,9 @@ class ObjectUpload:
         found = self._look()
         if not isinstance(found, ObjectInfo):
             # Gone: perhaps completed by a call whose reply was lost; or one of its parts is.
-            with suppress(UploadGoneError, RemoteDigestError):
+            # A store that fails once may be away; it is asked again before a person is.
+            blocked = noticing_blocked(self._store, target.key) if self._again else nullcontext()
+            with suppress(UploadGoneError, RemoteDigestError), blocked:
                 self._answered = self._store.complete_upload(
                     target.key, upload_id, parts, digest=target.digest
                 ).etag

@@ -6,8 +6,10 @@ answered is never enough, and metadata only says what its writer believed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import islice
 
 from cachetier_client.bucket_format.stored import (
@@ -33,7 +35,7 @@ from cachetier_client.io.digests import block_lengths, blocks_of, digest_of, joi
 from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table
 from cachetier.drain.upload.source import Lend
-from cachetier.errors import IntegrityError
+from cachetier.errors import IntegrityError, TransientError
 from cachetier.local.catalog.records import NOTHING_REPLACED, Replaced
 from cachetier.model.compression import OFF, Mode
 from cachetier.remote.base import IF_ABSENT, Condition, Metadata, ObjectStore, if_match
@@ -46,13 +48,29 @@ class ConflictError(Exception):
 
 
 class RefusedKeyError(ConflictError):
-    """The store says that something lies under a key, and has nothing there."""
+    """The store takes nothing under a key, and has nothing there."""
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            f"{key}: the store says that something is there (412), and has nothing there; some do "
-            "so where other keys begin with this one and a slash"
+            f"{key}: the store has nothing there, and takes nothing (412, or 500 for parts); some "
+            "do so where other keys begin with this one and a slash"
         )
+
+
+@contextmanager
+def noticing_blocked(store: ObjectStore, key: str) -> Iterator[None]:
+    """Complete an upload, and tell a key that a store cannot give it from a store that is away.
+
+    Raises:
+        RefusedKeyError: The store fails (500), and has keys below this one alone.
+    """
+    try:
+        yield
+    except TransientError as error:
+        failed = error.context.get("remote_status") == HTTPStatus.INTERNAL_SERVER_ERROR
+        if failed and store.head(key) is None and store.list_page(f"{key}/", "", "", 1).objects:
+            raise RefusedKeyError(key) from error
+        raise
 
 
 class StrayObjectError(ConflictError):

@@ -15,11 +15,14 @@ from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.target import (
     ConflictError,
+    RefusedKeyError,
     StrayObjectError,
     UploadTarget,
     frames_read_back,
     look,
+    noticing_blocked,
 )
+from cachetier.errors import TransientError
 from cachetier.local.catalog.records import NOTHING_REPLACED, Replaced
 from cachetier.remote.base import if_match
 from tests.fakes.bodies import noise
@@ -136,3 +139,23 @@ def test_an_older_version_is_replaced_only_where_it_was_replaced_here_and_no_doc
         look(store, target, Buffers().lend)
     assert isinstance(refused.value, StrayObjectError) is not replaced_here
     assert store.get("key") == b"old"
+
+
+@pytest.mark.parametrize(
+    ("status", "below", "there", "expected"),
+    [
+        (500, True, False, RefusedKeyError),
+        (500, False, False, TransientError),
+        (500, True, True, TransientError),  # it has something there: another reason
+        (502, True, False, TransientError),
+        (0, True, False, TransientError),  # no answer at all
+    ],
+)
+def test_a_key_that_a_store_cannot_give_is_told_from_a_store_that_is_away(
+    status: int, below: bool, there: bool, expected: type[Exception]
+) -> None:
+    store = MemoryObjectStore()
+    for key in ("model/x",) * below + ("model",) * there:
+        store.put(key, b"x", digest=digest_of(b"x"))
+    with pytest.raises(expected), noticing_blocked(store, "model"):
+        raise TransientError("it fails", remote_status=status or None)
