@@ -45,6 +45,7 @@ class SaveState(StrEnum):
 
 
 OPEN_STATES = (SaveState.OPEN, SaveState.LOCAL_ONLY)  # in these a save takes shards and seals
+CONFIRMED_STATES = (SaveState.PUBLISHED, SaveState.REPLICATED)  # in these a remote has it whole
 
 
 class PartState(StrEnum):
@@ -138,7 +139,7 @@ def learned_state(save: Save, seen: Manifest) -> SaveState:
     ours = seen.save_id == save.save_id
     if ours and seen.state is ManifestState.PUBLISHED:
         return SaveState.PUBLISHED
-    if ours or save.state in (SaveState.PUBLISHED, SaveState.REPLICATED):
+    if ours or save.state in CONFIRMED_STATES:
         return ended_by(save, seen) or save.state
     return save.state
 

@@ -2,18 +2,7 @@
 
 The manifest of a step decides which save is the step. Other nodes publish, replace and delete, so
 this node asks the manifest before it serves, lists, defends or refuses something on the word of its
-catalog alone. Everything that is read of a manifest is written down at once:
-
-==============================  ====================================================================
-the manifest                    then here
-==============================  ====================================================================
-publishes a save                that save is published; others that were published end, their bytes
-                                go; open ones stay, as the drain decides about them
-is the tombstone of a save      that save is deleted, unless its step is pinned
-names a published save as one   that save ends, and its bytes go
-that was replaced
-is gone, or only claims         nothing, but for objects that are missing as well: see below
-==============================  ====================================================================
+catalog alone, and writes down what it reads at once (``model.checkpoint.learned_state``).
 
 A caller waits for a refresh a quarter of a second at most, and not at all while the remote is away:
 it answers from what is known, and says how old that is. All callers of a node share one request for
@@ -22,8 +11,10 @@ a step, and its answer counts even if nobody waited for it.
 Whoever deletes a step writes its tombstone before objects go, and whoever replaces one publishes
 first. So the manifest also says why an object that was verified is missing: it was deleted or
 replaced, or else lost (the manifest publishes the save) or unpublished (it is gone, or claims the
-step); then there is an incident, what is here is sent again, and an unpublished step is published
+step). Then there is an incident, what is here is sent again, and an unpublished step is published
 again. Nothing is decided while the bucket itself is missing or cannot say.
+
+Source: docs/design/0036-knowledge-has-an-age.md.
 """
 
 from __future__ import annotations
@@ -31,7 +22,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TypeVar
@@ -111,10 +102,7 @@ def absence_of(save: Save, seen: Manifest | None) -> Absence:
     ended = ended_by(save, seen)
     if ended is not None:
         return Absence.DELETED if ended is SaveState.DELETED else Absence.REPLACED
-    published = seen is not None and (seen.save_id, seen.state) == (
-        save.save_id,
-        ManifestState.PUBLISHED,
-    )
+    published = seen is not None and seen.state is ManifestState.PUBLISHED
     return Absence.LOST if published else Absence.UNPUBLISHED
 
 
@@ -168,7 +156,7 @@ class Knowledge:
         self.absences = Absences(clock)
         self._on_published = on_published
         self._is_cut_off = is_cut_off
-        self._threads: Executor = ThreadPoolExecutor(THREADS, thread_name_prefix="knowledge")
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="knowledge")
         self._changed = threading.Condition()
         self._looks: dict[Step, Look] = {}  # the oldest first
         self._asking: set[Step] = set()
@@ -204,27 +192,34 @@ class Knowledge:
         look = self._looks.get((run, step))
         return Stale(look.checked_at if look is not None else None)
 
-    def refresh_listed(self, run: str, steps: Sequence[int]) -> None:
-        """Refresh what is known of ``steps``, which are to be listed: the first ones first.
+    def refresh_listed(self, run: str, steps: Sequence[int]) -> bool:
+        """Refresh what is known of ``steps``, the first ones first; return False if that was vain.
 
         A list of the run's steps spares the requests for those of which nothing is there any more.
         The answers that nobody waited for count at the next call.
         """
         due = [(run, step) for step in steps if not self.is_fresh(run, step)]
-        if due and self._refreshed([(run, LISTED)], FRESH_SECONDS):
-            self._refreshed(due[:ASKED_AT_ONCE], FRESH_SECONDS)
+        ends_at = self._clock.monotonic() + WAIT_SECONDS
+        if not due or not self._refreshed([(run, LISTED)], FRESH_SECONDS):
+            return False
+        left_seconds = max(0.0, ends_at - self._clock.monotonic())
+        self._refreshed(due[:ASKED_AT_ONCE], FRESH_SECONDS, left_seconds)
+        return True
 
-    def _refreshed(self, steps: Sequence[Step], max_age_seconds: float) -> bool:
+    def _refreshed(
+        self, steps: Sequence[Step], max_age_seconds: float, wait_seconds: float = WAIT_SECONDS
+    ) -> bool:
         since = self._clock.monotonic() - max_age_seconds
 
         def settled() -> bool:
             due = [step for step in steps if not self._is_known_since(step, since)]
+            away = bool(due) and self._is_away()
             for step in due:
-                self._begin(step)
-            return not due or self._is_away()
+                self._begin(step, away=away)
+            return not due or away
 
         with self._changed:
-            if not settled() and not callers.wait_for(self._changed, settled, WAIT_SECONDS):
+            if not settled() and not callers.wait_for(self._changed, settled, wait_seconds):
                 self._silent = True
             return all(self._is_known_since(step, since) for step in steps)
 
@@ -238,10 +233,9 @@ class Knowledge:
             self._silent = True
         return self._silent or self._closed or self.absences.away(self._durable.name)
 
-    def _begin(self, step: Step) -> None:
+    def _begin(self, step: Step, *, away: bool) -> None:
         """Ask for a step in the background, unless that is under way, or enough is."""
         now = self._clock.monotonic()
-        away = self._is_away()
         if self._closed or step in self._asking or len(self._asking) >= ASKED_AT_ONCE:
             return
         if away and (now - self._begun_at < PROBE_SECONDS or len(self._asking) >= THREADS // 2):
@@ -251,14 +245,17 @@ class Knowledge:
         self._threads.submit(self._ask, step)
 
     def _ask(self, step: Step) -> None:
-        look = self._looks.get(step)
+        look, asked_at = self._looks.get(step), self._clock.monotonic()
+        known = look.seen if look is not None else None
         try:
             if step[1] == LISTED:
                 self._list(step[0])
             else:
-                self._read(*step, look.seen if look is not None else None)
-        except CachetierError:
-            pass  # who waits goes by ``_is_away``
+                self._read(*step, known)
+        except RemoteError:
+            pass  # callers go by ``_is_away``
+        except CachetierError:  # a damaged manifest, or a disk that takes no writes: nothing is new
+            self._remember(step, known, asked_at)
         finally:
             with self._changed:
                 self._asking.discard(step)
@@ -271,8 +268,9 @@ class Knowledge:
         looks = {step: self._looks.get(step) for step in steps if not self.is_fresh(*step)}
         asked_at = {step: look.asked_at if look else 0.0 for step, look in looks.items()}
         with self._changed:
+            away = self._is_away()
             for step in sorted(asked_at, key=asked_at.__getitem__)[:SWEPT_AT_ONCE]:
-                self._begin(step)
+                self._begin(step, away=away)
 
     def after_asking(self, run: str, step: int, call: Callable[[], Result]) -> Result:
         """Do ``call``; if what is known of the step refuses it, ask, and do it again.

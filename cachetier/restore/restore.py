@@ -322,7 +322,7 @@ class Restore:
         if max_age_seconds is not None:
             hearsay = known.save is not None and known.save.state is SaveState.REPLICATED
             stale = self.knowledge.refresh(run, step, max_age_seconds)
-            known = self._known(run, step, name)
+            known = self._known(run, step, name) if stale is None else known
             if known.save is None:
                 text = f"step {step} was deleted by another node"
                 raise NotFoundError(text, run=run, step=step, name=name)

@@ -51,7 +51,7 @@ from cachetier.local.catalog import (
 from cachetier.local.catalog.pins import Pin
 from cachetier.local.catalog.step_queries import ShardPlace
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
+from cachetier.model.checkpoint import CONFIRMED_STATES, OPEN_STATES, Save, SaveState
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
@@ -225,16 +225,14 @@ class Checkpoints:
             for view in views:
                 self._knowledge.named(run, view.step, view.save_id)
             return views[::-1]
-        self._refresh(run)
-        views = self._local_views(run)
+        views = [self._view(save) for save in self._refreshed(run)]
         if level is Level.REPLICATED:
             return sorted(self._replicated(run, views), key=lambda view: view.step)
         return [view for view in views if level is None or level in view.levels]
 
     def newest_steps(self, run: str, limit: int) -> list[StepView]:
         """Return up to ``limit`` steps of a run that this node knows, the newest first."""
-        self._refresh(names.checked_run(run), limit)
-        newest = self._shown_saves(run)[-limit:]
+        newest = self._refreshed(names.checked_run(run), limit)
         return [self._view(save) for save in reversed(newest)]
 
     def durable_elsewhere(self, run: str, limit: int) -> list[StepView]:
@@ -255,11 +253,12 @@ class Checkpoints:
         checked_at = self._clock.now() if found.durable else None
         return replace(view_of_found(found), checked_at=checked_at)
 
-    def _refresh(self, run: str, limit: int = 0) -> None:
-        """Ask about the published steps that this node shows of a run, the ``limit`` newest."""
-        confirmed = SaveState.PUBLISHED, SaveState.REPLICATED
-        shown = [save.step for save in self._shown_saves(run)[-limit:] if save.state in confirmed]
-        self._knowledge.refresh_listed(run, shown[::-1])
+    def _refreshed(self, run: str, limit: int = 0) -> list[Save]:
+        """Return what ``_shown_saves`` does, the ``limit`` newest, once the bucket was asked."""
+        shown = self._shown_saves(run)[-limit:]
+        steps = [save.step for save in reversed(shown) if save.state in CONFIRMED_STATES]
+        asked = self._knowledge.refresh_listed(run, steps)
+        return self._shown_saves(run)[-limit:] if asked else shown
 
     def progress(self, run: str, step: int) -> StepProgress | None:
         """Return how far each rank of a step is here, or None where this node knows no such step.
@@ -436,7 +435,7 @@ class Checkpoints:
         pinned = self._store.read(pins.is_pinned, save.run, save.step)
         view = view_of_save(save, parts, summary, replicated=replicated, pinned=pinned)
         look = self._knowledge.look(save.run, save.step)
-        if look is not None and save.state in (SaveState.PUBLISHED, SaveState.REPLICATED):
+        if look is not None and save.state in CONFIRMED_STATES:
             view = replace(view, checked_at=look.checked_at)
             if look.seen and look.seen.manifest.save_id == save.save_id and not summary.shards:
                 ranks, size_bytes = tuple(range(save.world_size)), look.size_bytes

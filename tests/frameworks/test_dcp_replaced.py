@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +10,14 @@ import torch
 import torch.distributed.checkpoint as dcp
 from cachetier_client import Client
 from cachetier_client.errors import IntegrityError
-from cachetier_client.torch import CachetierReader, CachetierWriter
+from cachetier_client.torch import CachetierReader, CachetierWriter, latest_common_step
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.planner import LoadPlan
+
+from tests.frameworks.conftest import Node
+from tests.integration.serving import running
+from tests.integration.two_remotes import until
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
 STEP = "cachetier://run/1"
@@ -65,3 +70,25 @@ def test_ranks_that_have_read_the_metadata_of_two_saves_load_neither(client: Cli
         readers[0].prepare_global_plan(plans)
 
     assert readers[0].prepare_global_plan(plans[:1]) == plans[:1]
+
+
+def test_a_step_that_another_node_replaced_is_loaded_as_it_is_now(
+    node: Node, client: Client, tmp_path: Path
+) -> None:
+    save(client, x=torch.ones(1000))
+    client.wait("run", 1)
+    settings = {
+        **node.settings,
+        "cache_dir": tmp_path / "b",
+        "socket": f"{node.settings['socket']}b",
+    }
+    with running(settings) as other, Client(f"unix://{other.socket}") as there:
+        save(there, x=torch.full((1000,), 2.0))
+        new = there.step("run", 1).save_id
+        until(lambda: [each.save_id for each in there.steps("run", "durable")] == [new])
+
+    until(lambda: [each.save_id for each in client.steps("run", "local")] in ([], [new]))
+    assert latest_common_step("run", client=client) == 1
+    loaded = {"x": torch.zeros(1000)}
+    dcp.load(loaded, storage_reader=CachetierReader(STEP, client=client))
+    assert loaded["x"].tolist() == [2.0] * 1000

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bytes as bytes_group
-from benchmarks import console, core, drain, link, report, s3
+from benchmarks import console, core, drain, link, report, s3, truth
 from benchmarks import torch as torch_group
 from benchmarks.__main__ import main
 from benchmarks.core import demo
@@ -32,6 +32,7 @@ WITHOUT_DEMO = [
         for name in sorted(set(torch_group.BENCHES) - {"beside_s3", "gpu"})  # gpu: none without one
     ),
     *(pytest.param("console", name, marks=needs_chromium) for name in sorted(console.BENCHES)),
+    *(("truth", name) for name in sorted(truth.BENCHES)),
     *(("s3", name) for name in sorted(set(s3.BENCHES) - {"s3_torch"})),
     *(
         pytest.param(

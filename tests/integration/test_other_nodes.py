@@ -132,7 +132,7 @@ def test_a_restore_never_mixes_two_saves_of_a_step(pair: Pair) -> None:
 
 
 def test_a_step_that_another_node_replaced_is_the_new_one_for_all_that_ask(
-    pair: Pair, capsys: pytest.CaptureFixture[str]
+    pair: Pair,
 ) -> None:
     pair.save("i1")
     assert [got(pair.a, rank) for rank in (0, 1)] == ["i1", "i1"]
@@ -147,6 +147,11 @@ def test_a_step_that_another_node_replaced_is_the_new_one_for_all_that_ask(
     assert (shown.save_id, shown.state, shown.shard_count) == ("i2", "published", 2)
     assert shown.checked_at is not None
     assert pair.a.client.step(RUN, STEP).save_id == "i2"
+    checkpoints = pair.a.service.operations.checkpoints  # as the console asks
+    assert [view.save_id for view in checkpoints.newest_steps(RUN, 5)] == ["i2"]
+    progress = checkpoints.progress(RUN, STEP)
+    assert progress is not None
+    assert progress.save.save_id == "i2"
     assert latest(pair.a) == (STEP, "i2")
 
 
@@ -196,3 +201,17 @@ def test_while_s3_hangs_a_node_answers_from_what_it_knows_and_says_how_old_that_
     assert pair.a.client.step(RUN, STEP).checked_at == checked_at
     assert pair.of_a.troubles.fired[Trouble.STALL] > 0
     pair.of_a.troubles.clear()
+
+
+def test_housekeeping_frees_what_another_node_deleted_though_nobody_asks(
+    place: Site, pair: Pair
+) -> None:
+    pair.save("i1")
+    store = pair.a.service.store
+    assert store.space.used_bytes >= LARGE
+    pair.b.client.delete_step(RUN, STEP)
+    until(lambda: deleted(place))
+
+    pair.a.service._housekeeping._collect()
+
+    until(lambda: store.space.used_bytes == 0)

@@ -15,11 +15,9 @@ from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier.errors import SaveSupersededError
 from cachetier.local.catalog import deletes, pins, queries, statements
 from cachetier.local.catalog.records import IncidentRecord, NewShard, RemoteSave
-from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState, learned_state
+from cachetier.model.checkpoint import CONFIRMED_STATES, OPEN_STATES, Save, SaveState, learned_state
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
-
-_CONFIRMED = (SaveState.PUBLISHED, SaveState.REPLICATED)
 
 Settled = tuple[int, SaveState]
 
@@ -75,8 +73,7 @@ def learn(
     for save in changes(sql, seen):
         if save.state is SaveState.PUBLISHED:
             number = save.number or statements.insert_save(sql, save).number
-            came_here = bool(queries.parts_of(sql, number))
-            at = seen.published_at or now
+            at, came_here = seen.published_at or now, bool(queries.parts_of(sql, number))
             statements.publish(sql, number, at, seen.location, came_here=came_here)
             statements.skip_older(sql, policy, number, now)
             published += [save] if came_here else []
@@ -148,7 +145,7 @@ def _adopted_save(sql: apsw.Connection, policy: Policy, save: Save, now: float) 
     published = save.state is SaveState.PUBLISHED
     if known is None:
         number = statements.insert_save(sql, save).number
-    elif known.state in _CONFIRMED or (known.state in OPEN_STATES and published):
+    elif known.state in CONFIRMED_STATES or (known.state in OPEN_STATES and published):
         number = known.number
     else:
         return None  # deleted here, and soon remotely too; or open, and none of its business

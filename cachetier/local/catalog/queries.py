@@ -231,13 +231,13 @@ def names_of_save(sql: apsw.Connection, number: int, names: Sequence[str]) -> li
 def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
     """Return superseded and refused saves with shards here that may be collected.
 
-    They may once their step is published, or when they began before ``before``.
+    They may once their step is published, or when they began before ``before``. Pins are kept.
     """
     return saves_where(
         sql,
         "state IN ('superseded', 'refused') AND EXISTS (SELECT 1 FROM shards WHERE save = number) "
-        "AND (started_at < ? OR EXISTS (SELECT 1 FROM saves AS new WHERE new.run = saves.run "
-        "AND new.step = saves.step AND new.state = 'published'))",
+        f"AND {NOT_PINNED} AND (started_at < ? OR EXISTS (SELECT 1 FROM saves AS new "
+        "WHERE new.run = saves.run AND new.step = saves.step AND new.state = 'published'))",
         before,
     )
 

@@ -522,3 +522,17 @@ def test_a_manifest_that_has_not_changed_is_not_read_again(
         clock.advance(FRESH_SECONDS + 1)
 
     assert far.calls - asked == {"head": 3, "get": 1}
+
+
+def test_a_restore_on_a_node_that_never_saw_the_step_costs_what_it_did(
+    a: Node, b: Node, far: BlackHole
+) -> None:
+    for rank in (0, 1):
+        save_part(b, "i1", rank)
+    b.drain.drain_all()
+
+    for rank in (0, 1):
+        assert got(a, rank) == body("i1", rank)
+
+    documents = {"head": 2, "get": 4}  # for each rank: the manifest's two calls, and its part
+    assert far.calls == {**documents, "read_into": 2}
