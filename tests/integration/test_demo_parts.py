@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from cachetier_client import Client, StepInfo
+from cachetier_client import Client, StepInfo, UnflushedStep
 from rich.console import Console
 
 from examples.demo import report
@@ -270,6 +270,9 @@ class DictClient:
     def steps(self, run: str, level: str, *, timeout_seconds: float) -> list[SimpleNamespace]:
         one_rank = {"save_id": "one", "world_size": 1, "ranks": (0,)}
         return [SimpleNamespace(step=step, **one_rank) for step in self.saved]
+
+    def unflushed(self, run: str, *, timeout_seconds: float) -> list[UnflushedStep]:
+        return []
 
     def get_shard(self, run: str, step: int, name: str, *, out: Any = None) -> bytes:
         data = self.saved[step][name]
