@@ -48,7 +48,7 @@ from cachetier.errors import (
     ObjectMissingError,
     RemoteError,
 )
-from cachetier.local.catalog.exposure_queries import Unflushed, unflushed_saves
+from cachetier.local.catalog.exposure_queries import unflushed_saves
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE
 from cachetier.notifier import Changes
@@ -93,7 +93,8 @@ class UnflushedNotes:
         self._calls = BoundedCalls(2, "unflushed-note")
         self._host = re.sub(r"[^A-Za-z0-9._\-]", "-", socket.gethostname())[:253] or "unnamed"
         self._notes: dict[str, _Note] = {}
-        self._since: dict[Unflushed, float] = {}
+        not_young = clock.monotonic() - 2 * YOUNG_SECONDS  # the bucket may have their notes
+        self._since = dict.fromkeys(store.read(unflushed_saves), not_young)
         self._sweeps, self._sweep_at = 2, clock.monotonic()  # how many are due, and the next one
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="unflushed", daemon=True)

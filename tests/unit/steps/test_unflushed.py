@@ -123,6 +123,20 @@ def test_a_step_is_noted_once_it_is_not_durable_for_a_moment_and_until_it_is(
     assert not one.notes.warnings()
 
 
+def test_a_note_stands_while_its_node_starts_again(one: Writer, remote: MemoryObjectStore) -> None:
+    """A job that asks just then is told."""
+    one.seal(1)
+    one.round()
+    one.kill()
+    one.link.calls.clear()
+
+    one.notes.round()
+
+    assert one.link.calls["delete"] == 0
+    assert noted(remote) == [[1]]
+    assert not one.notes.warnings()
+
+
 def test_a_step_that_is_durable_at_once_costs_no_request(one: Writer) -> None:
     one.seal(1)
     one.notes.round()
