@@ -1,5 +1,8 @@
 """``python -m tests.soak --minutes 90 [--seed N]``: the long mixed soak, judged from outside.
 
+Two thirds of the time are for a few nodes under faults of every class, and a third for ten services
+whose jobs move.
+
 Ends with 0 if every promise was kept; else it keeps the directory, says how to replay, and ends
 with 1. A run in which a planned fault never took place proves nothing, and is void.
 """
@@ -16,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
@@ -26,6 +30,7 @@ from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.seaweed import seaweedfs
 from cachetier.testing.troubles import Troubles
 from tests.soak import faults, report
+from tests.soak.moving import MovingSoak
 from tests.soak.nodes import Figures
 from tests.soak.rounds import BrokenPromiseError, Soak
 
@@ -42,6 +47,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=2.0, help="about how long; 2 is short")
     parser.add_argument("--seed", type=int, help="of everything; a random one if not given")
     parser.add_argument("--round", type=int, help="replay this round alone")
+    parser.add_argument("--moving", action="store_true", help="only the jobs that move")
     options = parser.parse_args()
     os.nice(NICENESS)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # tidies up
@@ -49,10 +55,19 @@ def main() -> int:
     seed = random.randrange(1 << 30) if options.seed is None else options.seed
     top = Path(tempfile.mkdtemp(prefix="soak-"))
     began = time.monotonic()
-    verdict, soak = run(top, options.minutes, seed, options.round)
-    if options.round is None:
+    if options.moving:
+        verdict, met = run_moving(top, options.minutes, seed, options.round)
+        print(f"{verdict}; {dict(met)}")
+    elif options.round is not None:
+        verdict, soak = run(top, options.minutes, seed, options.round)
+        print(f"{verdict}; {soak.tally}")
+    else:
+        verdict, soak = run(top, options.minutes * 2 / 3, seed)
+        if verdict == "held":
+            verdict, met = run_moving(top, options.minutes / 3, seed)
+            soak.tally.faults |= {f"{name}, of ten": number for name, number in met.items()}
         _report(soak, commit, seed, (time.monotonic() - began) / 60, verdict)
-    print(f"{verdict}; {soak.tally}")
+        print(f"{verdict}; {soak.tally}")
     if verdict != "held":
         return 1
     shutil.rmtree(top)
@@ -83,6 +98,35 @@ def run(top: Path, minutes: float, seed: int, only: int | None = None) -> tuple[
         finally:
             soak.close()
     return _verdict(soak, whole=only is None and seconds == ROUND_SECONDS), soak
+
+
+def run_moving(
+    top: Path, minutes: float, seed: int, only: int | None = None
+) -> tuple[str, Counter[str]]:
+    """Let jobs move between ten services; return the verdict, and what they met."""
+    ends_at = time.monotonic() + minutes * 60
+    seconds, number = min(ROUND_SECONDS, minutes * 60 / 3), only or 0
+    home = top / "moving"
+    home.mkdir()
+    with seaweedfs(home / "seaweed") as endpoint, S3Proxy(endpoint.url) as s3:
+        soak = MovingSoak(home, endpoint, s3, seed)
+        try:
+            soak.fleet.start()
+            failures: list[str] = []
+            while not failures and (number == (only or 0) or time.monotonic() < ends_at):
+                print(f"moving jobs, round {number}")
+                failures = soak.round(number, seconds)
+                number += 1
+                if only is not None:
+                    break
+        finally:
+            soak.close()
+    if not failures:
+        return "held" if soak.met["moves"] and soak.met["services killed"] else "void", soak.met
+    print("\n".join(failures[:50]), f"\neverything is kept in {top}; to replay:")
+    again = f"--minutes {minutes:g} --seed {seed} --round {number - 1}"
+    print(f"    python -m tests.soak --moving {again}")
+    return f"failed in round {number - 1} of moving jobs", soak.met
 
 
 def _verdict(soak: Soak, *, whole: bool) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 
 import zstandard
 from cachetier_client.bucket_format.documents import Manifest, ManifestState, ShardSummary, decode
@@ -36,6 +39,14 @@ class BareBucket:
         manifest = self.manifest(run, step)
         published = manifest is not None and manifest.state is ManifestState.PUBLISHED
         return manifest if published else None
+
+    def notes(self, run: str) -> list[dict[str, Any]]:
+        """Return what nodes say of steps of a run that are not durable yet."""
+        found = []
+        for key in self.objects.list(f"{PREFIX}/.cachetier/unflushed/{run}/").keys:
+            with suppress(ObjectMissingError):
+                found.append(json.loads(self.objects.get(key)))
+        return found
 
     def shard(self, manifest: Manifest, shard: ShardSummary) -> bytes:
         """Return a shard's bytes: of its object, or its place in a pack, decoded by any zstd.
