@@ -18,7 +18,6 @@ from cachetier_client.io import digests
 from cachetier_client.results import Receipt
 
 from cachetier.errors import (
-    BackpressureError,
     CachetierError,
     DigestMismatchError,
     InvalidRequestError,
@@ -189,31 +188,26 @@ class NodeIngest:
             stage = self._through(ids, name, len(body))
             stage.write(body)
             return partial(self.commit, stage, ids, name, content)
-        begin_again = partial(self._admission.in_room, len(body), timeout_seconds or 0.0, begin)
-        return partial(self._finished, ids, [commit], begin_again)
 
-    def _finished(
-        self,
-        ids: SaveIds,
-        begun: list[Callable[[], Committed]],
-        begin_again: Callable[[], Callable[[], Committed] | None],
-    ) -> Receipt:
-        """End what was ``begun``; what is refused, and need not have been, is begun again."""
+        def again() -> Committed:
+            begun = self._admission.in_room(len(body), timeout_seconds or 0.0, begin)
+            if begun is None:
+                raise self._admission.full(len(body))
+            return begun()
 
-        def committed() -> Committed:
-            commit = begun.pop() if begun else begin_again()
-            if commit is None:
-                raise BackpressureError("there is no room any more", **ids.context)
-            return commit()
+        def finish() -> Receipt:
+            shard = self._after_asking(ids, commit, again).shard
+            self._on_committed()
+            return _receipt_of(shard, Level.LOCAL)
 
-        shard = self._after_asking(ids, committed).shard
-        self._on_committed()
-        return _receipt_of(shard, Level.LOCAL)
+        return finish
 
-    def _after_asking(self, ids: SaveIds, call: Callable[[], Result]) -> Result:
+    def _after_asking(
+        self, ids: SaveIds, call: Callable[[], Result], again: Callable[[], Result] | None = None
+    ) -> Result:
         if self._knowledge is None:
             return call()
-        return self._knowledge.after_asking(ids.run, ids.step, call)
+        return self._knowledge.after_asking(ids.run, ids.step, call, again)
 
     def _through(self, ids: SaveIds, name: str, size_bytes: int | None) -> RemoteStage:
         """Open a stream to the remote for what has no room here, or say that it is full."""

@@ -66,7 +66,7 @@ WAIT_SECONDS = 0.25
 PROBE_SECONDS = 1.0  # between requests while the remote is away
 THREADS = 8
 ASKED_AT_ONCE = 64
-REMEMBERED = 4096
+REMEMBERED = 1024
 SWEPT_AT_ONCE = 32
 
 Result = TypeVar("Result")
@@ -115,14 +115,9 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A manifest as it was last seen, without its lists: their length and size are kept.
-
-    ``asked_at`` is monotonic, ``checked_at`` UTC.
-    """
+    """A manifest as it was last seen, without its shards; ``checked_at`` is UTC."""
 
     seen: SeenManifest | None
-    shards: int
-    size_bytes: int
     asked_at: float
     checked_at: float
 
@@ -272,8 +267,14 @@ class Knowledge:
             for step in sorted(asked_at, key=asked_at.__getitem__)[:SWEPT_AT_ONCE]:
                 self._begin(step, away=away)
 
-    def after_asking(self, run: str, step: int, call: Callable[[], Result]) -> Result:
-        """Do ``call``; if what is known of the step refuses it, ask, and do it again.
+    def after_asking(
+        self,
+        run: str,
+        step: int,
+        call: Callable[[], Result],
+        again: Callable[[], Result] | None = None,
+    ) -> Result:
+        """Do ``call``; if what is known of the step refuses it, ask, and do it (``again``).
 
         Raises:
             StepPublishedError, SaveSupersededError, AbortedError: It is refused all the same.
@@ -285,7 +286,7 @@ class Knowledge:
             if stale is not None:
                 refusal.context["checked_at"] = stale.checked_at
                 raise
-            return call()
+            return (again or call)()
 
     # --- asking, and learning --------------------------------------------------------------------
 
@@ -329,15 +330,10 @@ class Knowledge:
 
     def _remember(self, step: Step, seen: SeenManifest | None, asked_at: float) -> None:
         with self._changed:
-            look = self._looks.pop(step, None)
-            shards, size_bytes = 0, 0
-            if look is not None and seen is look.seen:
-                shards, size_bytes = look.shards, look.size_bytes
-            elif seen is not None:
-                shards = len(seen.manifest.shards)
-                size_bytes = sum(each.size_bytes for each in seen.manifest.shards)
-                seen = replace(seen, manifest=replace(seen.manifest, parts=(), shards=()))
-            self._looks[step] = Look(seen, shards, size_bytes, asked_at, self._clock.now())
+            if seen is not None:
+                seen = replace(seen, manifest=replace(seen.manifest, shards=()))
+            self._looks.pop(step, None)
+            self._looks[step] = Look(seen, asked_at, self._clock.now())
             if len(self._looks) > REMEMBERED:
                 del self._looks[next(iter(self._looks))]
             self._changed.notify_all()
@@ -379,8 +375,6 @@ class Knowledge:
             self._passed_over.pop((run, step), None)
             if passed:
                 self._passed_over[run, step] = frozenset(passed)
-                if len(self._passed_over) > REMEMBERED:
-                    del self._passed_over[next(iter(self._passed_over))]
 
     def passed_over(self, run: str, step: int) -> frozenset[int]:
         """Return the numbers of the saves that readers of a step do not get: see ``named``."""

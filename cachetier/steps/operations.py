@@ -72,6 +72,7 @@ from cachetier.steps.views import (
     shard_view,
     view_of_found,
     view_of_save,
+    with_parts,
 )
 from cachetier.steps.waits import AskBucket, Question
 from cachetier.telemetry import events
@@ -225,9 +226,9 @@ class Checkpoints:
             for view in views:
                 self._knowledge.named(run, view.step, view.save_id)
             return views[::-1]
-        views = [self._view(save) for save in self._refreshed(run)]
         if level is Level.REPLICATED:
-            return sorted(self._replicated(run, views), key=lambda view: view.step)
+            return self._replicated(run)
+        views = [self._view(save) for save in self._refreshed(run)]
         return [view for view in views if level is None or level in view.levels]
 
     def newest_steps(self, run: str, limit: int) -> list[StepView]:
@@ -331,7 +332,7 @@ class Checkpoints:
         if level is Level.DURABLE:
             return next(self._durable(run), None)
         if level is Level.REPLICATED:
-            return self._latest_replicated(run)
+            return next(reversed(self._replicated(run, 1)), None)
         while True:  # another step is the newest if that one was deleted elsewhere
             views = (self._view(save) for save in reversed(self._shown_saves(run)))
             found = next((view for view in views if level in view.levels), None)
@@ -386,31 +387,23 @@ class Checkpoints:
         names = {shard.name for shard in here}
         return [shard for shard in remote_shards(found) if shard.name not in names]
 
-    def _replicated(self, run: str, local: list[StepView]) -> list[StepView]:
-        """Return every step that some remote has published, this node's view of it first."""
-        views = {view.step: view for view in local if Level.REPLICATED in view.levels}
-        try:
-            newest_first = list(self._published.steps(run))
-        except RemoteError:
-            if not views:
-                raise
-            newest_first = []  # what this node knows to be there is still true
-        for found in newest_first:
-            views.setdefault(found.manifest.step, self._found(found))
-        return list(views.values())
+    def _replicated(self, run: str, limit: int | None = None) -> list[StepView]:
+        """Return the steps that some remote has published, this node's view of each first.
 
-    def _latest_replicated(self, run: str) -> StepView | None:
-        here = (self._view(save) for save in reversed(self._shown_saves(run)))
-        known = next((view for view in here if Level.REPLICATED in view.levels), None)
+        Ascending; with ``limit`` the newest that is here and so many newest ones of the remotes.
+        """
+        asked, failure = list[FoundStep](), None
         try:
-            found = next(self._published.steps(run), None)
-        except RemoteError:
-            if known is None:
-                raise
-            return known
-        if found is None or (known is not None and known.step >= found.manifest.step):
-            return known
-        return self._found(found)
+            asked = list(islice(self._published.steps(run), limit))
+        except RemoteError as error:
+            failure = error  # what this node knows to be there is still true
+        shown = (self._view(save) for save in reversed(self._shown_saves(run)))
+        here = list(islice((view for view in shown if Level.REPLICATED in view.levels), limit))
+        if failure is not None and not here:
+            raise failure
+        views = {found.manifest.step: self._found(found) for found in asked}
+        views.update({view.step: view for view in here})
+        return [views[step] for step in sorted(views)]
 
     def _local_views(self, run: str) -> list[StepView]:
         return [self._view(save) for save in self._shown_saves(run)]
@@ -438,8 +431,7 @@ class Checkpoints:
         if look is not None and save.state in CONFIRMED_STATES:
             view = replace(view, checked_at=look.checked_at)
             if look.seen and look.seen.manifest.save_id == save.save_id and not summary.shards:
-                ranks, size_bytes = tuple(range(save.world_size)), look.size_bytes
-                view = replace(view, ranks=ranks, shards=look.shards, size_bytes=size_bytes)
+                view = with_parts(view, look.seen.manifest.parts)
         if summary.dirty_shards and self._store.read(
             missing_objects.is_lacking, save, self._remote
         ):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from cachetier_client.bucket_format.documents import PartReference
 from cachetier_client.results import UnflushedStep
 
 from cachetier.local.catalog.records import Summary
@@ -135,6 +137,16 @@ def view_of_found(found: FoundStep) -> StepView:
         started_at=manifest.started_at,
         sealed_at=None,
         published_at=manifest.published_at,
+    )
+
+
+def with_parts(view: StepView, parts: Sequence[PartReference]) -> StepView:
+    """Return the view of a step that this node knows from its manifest alone."""
+    return replace(
+        view,
+        ranks=tuple(part.rank for part in parts),
+        shards=sum(part.shards for part in parts),
+        size_bytes=sum(part.size_bytes for part in parts),
     )
 
 
