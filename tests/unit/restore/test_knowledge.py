@@ -349,6 +349,15 @@ def test_the_sweep_frees_the_bytes_of_what_was_replaced_or_deleted(
     assert a.store.space.used_bytes == 0
 
 
+def test_a_node_whose_disk_takes_no_writes_says_what_the_bucket_has(a: Node, b: Node) -> None:
+    save_all((a, b), "i1")
+    save_all((b, b), "i2", overwrite=True)
+    a.store.fence("planned")
+
+    assert latest(a) == (STEP, "i2")
+    assert states(a) == {"i1": "published"}
+
+
 # --- a remote that does not answer ---------------------------------------------------------------
 
 
