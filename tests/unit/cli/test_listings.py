@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import time
+from dataclasses import replace
 
 import pytest
 from cachetier_client.results import PinInfo, StepInfo
@@ -27,7 +27,7 @@ STEP = StepInfo(
     sealed_at=2.0,
     published_at=3.0,
     pinned=True,
-    checked_at=time.time(),
+    checked_at=float("inf"),
 )
 
 
@@ -79,3 +79,15 @@ def test_a_pinned_run_can_be_read_whole(screen: io.StringIO) -> None:
     pin._show_pins([pinned], as_json=False)
     first = "".join(line.split(" ")[0] for line in screen.getvalue().splitlines()[1:])
     assert first == RUN
+
+
+@pytest.mark.parametrize(("ago", "says"), [(5.0, []), (90.0, ["as", "of"]), (None, ["unchecked"])])
+def test_a_step_that_the_bucket_could_not_be_asked_about_says_so(
+    screen: io.StringIO, ago: float | None, says: list[str]
+) -> None:
+    now = 1_000.0
+    step = replace(STEP, checked_at=None if ago is None else now - ago)
+
+    words = steps._state(step, now).replace(",", "").split()
+
+    assert words[2 : 2 + len(says)] == says
