@@ -10,7 +10,7 @@ from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.errors import SaveSupersededError, StepPublishedError
-from cachetier.local.catalog import claims, missing_objects, queries
+from cachetier.local.catalog import claims, exposure_queries, missing_objects, queries
 from cachetier.local.catalog.records import LOG_LOST
 from cachetier.local.lost_and_found import KEPT_SECONDS, LostAndFound
 from cachetier.local.store import Store
@@ -167,7 +167,7 @@ def _of_losses(store: Store, machine: Machine, now: float) -> list[str]:
 
 def _of_replaced(store: Store, now: float) -> list[str]:
     codes = SaveSupersededError.code, StepPublishedError.code
-    messages = store.look(queries.replaced_elsewhere, codes, now - NOTICED_SECONDS)
+    messages = store.look(exposure_queries.replaced_elsewhere, codes, now - NOTICED_SECONDS)
     more = f" (and {len(messages) - NAMED_STEPS} more)" if len(messages) > NAMED_STEPS else ""
     named = "; ".join(messages[:NAMED_STEPS])
     return (

@@ -6,7 +6,7 @@ at dirty shards and, through an index each, at the newest save and the newest du
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -263,6 +263,32 @@ def durable_step(sql: apsw.Connection, run: str) -> DurableStep | None:
     )
     row = sql.execute(query, (run,)).fetchone()
     return DurableStep(*row) if row else None
+
+
+def replaced_elsewhere(sql: apsw.Connection, codes: Sequence[str], since: float) -> list[str]:
+    """Return which steps that were sealed here another node's save replaced, and how.
+
+    Those of saves that began ``since``, or of which an incident with one of ``codes`` says so.
+    """
+    known = (
+        f"{_EACH_RUN} SELECT ended.run, ended.step, 'save ' || ended.save_id || ', by ' || "
+        "newer.save_id FROM each_run JOIN saves AS ended ON ended.run = each_run.run "
+        "AND ended.started_at >= ? AND ended.state <> 'deleted' JOIN saves AS newer "
+        "ON newer.run = ended.run AND newer.step = ended.step AND +newer.state = 'published' "
+        "WHERE ended.state IN ('superseded', 'refused') AND EXISTS (SELECT 1 FROM parts "
+        "WHERE save = ended.number AND state = 'sealed') "
+        "AND NOT EXISTS (SELECT 1 FROM parts WHERE save = newer.number)"
+    )
+    recorded = (
+        f"SELECT run, step, message FROM incidents WHERE at >= ? AND name IS NULL "
+        f"AND code IN ({', '.join('?' * len(codes))}) AND NOT EXISTS (SELECT 1 FROM saves "
+        "JOIN parts ON parts.save = saves.number WHERE saves.run = incidents.run "
+        "AND saves.step = incidents.step AND +saves.state = 'published')"
+    )
+    found = [*sql.execute(recorded, (since, *codes)), *sql.execute(known, (since,))]
+    return [
+        f"{run}/{step}: {how}" for (run, step), how in {row[:2]: row[2] for row in found}.items()
+    ]
 
 
 def damage(sql: apsw.Connection) -> Damage:

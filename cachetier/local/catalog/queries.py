@@ -473,16 +473,5 @@ def newest_incident_at(sql: apsw.Connection, code: str) -> float | None:
     return float(at) if at is not None else None
 
 
-def replaced_elsewhere(sql: apsw.Connection, codes: Sequence[str], since: float) -> list[str]:
-    """Return what incidents with ``codes`` said of saves here that another node's save replaced."""
-    query = (
-        f"SELECT DISTINCT run || '/' || step || ': ' || message FROM incidents WHERE at >= ? "
-        f"AND name IS NULL AND code IN ({', '.join('?' * len(codes))}) AND NOT EXISTS (SELECT 1 "
-        "FROM saves JOIN parts ON parts.save = saves.number WHERE saves.run = incidents.run "
-        "AND saves.step = incidents.step AND saves.state = 'published')"
-    )
-    return [message for (message,) in sql.execute(query, (since, *codes))]
-
-
 def newest_incident(sql: apsw.Connection) -> int:
     return int(sql.execute("SELECT coalesce(max(number), 0) FROM incidents").get)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import SaveSupersededError, StepPublishedError
@@ -10,14 +14,27 @@ from cachetier.local.catalog.node_totals import NodeTotals
 from cachetier.local.catalog.pins import PinTotals
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.lost_and_found import KEPT_SECONDS
+from cachetier.model.levels import Level
 from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot
 from cachetier.status.warnings import NOTICED_SECONDS, Machine, warnings_of
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
 
 EVERY_TENTH = Policy(durable_every=10)
 NOTHING = NodeSnapshot()
+
+
+@pytest.fixture
+def elsewhere(
+    tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock, vfs: str
+) -> Iterator[Node]:
+    """Another node of the same bucket."""
+    elsewhere = Node(tmp_path / "elsewhere", remote, clock, vfs=vfs)
+    yield elsewhere
+    elsewhere.close()
 
 
 def warnings(node: Node, now: NodeSnapshot = NOTHING, at: float = 100.0) -> list[str]:
@@ -81,6 +98,26 @@ def test_a_step_that_another_node_replaced_is_named_for_a_week(node: Node) -> No
     (warning,) = warnings(node)
     assert warning == f"steps of this node were replaced by another node's save: run/5: {message}"
     assert warnings(node, at=101.0 + NOTICED_SECONDS) == []
+
+
+def test_a_step_that_another_node_replaced_knowing_it_is_named_too(
+    node: Node, elsewhere: Node
+) -> None:
+    node.put(SaveIds("run", 5, "s", 0, 1), "x", b"x")
+    node.checkpoints.seal(SaveIds("run", 5, "s", 0, 1), 1)
+    node.drain.drain_all()
+    elsewhere.checkpoints.latest("run", Level.DURABLE)
+    again = SaveIds("run", 5, "again", 0, 1, overwrite=True)
+    elsewhere.put(again, "x", b"y")
+    elsewhere.checkpoints.seal(again, 1)
+    elsewhere.drain.drain_all()
+    assert warnings(node, at=node.clock.now()) == []
+    node.checkpoints.latest("run", Level.DURABLE)  # and so it knows
+
+    (warning,) = warnings(node, at=node.clock.now())
+    assert warning.endswith("replaced by another node's save: run/5: save s, by again")
+    assert warnings(elsewhere, at=node.clock.now()) == []
+    assert warnings(node, at=node.clock.now() + NOTICED_SECONDS + 1) == []
 
 
 def test_a_step_that_was_saved_again_here_was_not_replaced_elsewhere(node: Node) -> None:
