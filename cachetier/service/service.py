@@ -156,8 +156,6 @@ class Service:
             self._build()
             self._drain.start()
             undo.callback(lambda: self._drain.stop(self._grace.left()))
-            if self.objects.mounts:
-                ask_time_of(self._bucket.objects)
             for each in (self._pending_seals, self._housekeeping, self._ordering, self._notes):
                 each.start()
                 undo.callback(each.stop, ROUND_SECONDS)
@@ -167,6 +165,8 @@ class Service:
             self._open_doors(undo)
             self._closing = undo.pop_all()
         self._tell_ready()
+        if self.objects.mounts:  # a client takes a while to make, for which no start waits
+            ask_time_of(self._bucket.objects)
 
     def _open_store(self, undo: ExitStack) -> None:
         settings = self._settings
