@@ -203,7 +203,8 @@ def test_keys_below_the_key_of_an_object_stop_nothing_but_that(
     until(lambda: straight.get("after") == b"v1", SECONDS)
     until(lambda: one.status()["mounts"][0]["conflicts"] == 2, SECONDS)
     until(lambda: one.status()["remotes"][0]["state"] == "ok", SECONDS)
-    one.client().settle_object("train", f"{PREFIX}model", "ours")
+    with one.client() as client:
+        client.settle_object("train", f"{PREFIX}model", "ours")
     delete(one, "parts")
     drained(one)
     assert straight.get("model") == b"weights"
