@@ -84,7 +84,7 @@ def replaced_saves(sql: apsw.Connection, before: float) -> list[Save]:
     """
     return queries.saves_where(
         sql,
-        "state IN ('superseded', 'refused') AND location IS NOT NULL "
+        f"state IN ('superseded', 'refused') AND location IS NOT NULL AND {queries.NOT_PINNED} "
         f"AND started_at < ? AND {_PUBLISHED_BESIDE} AND {_ALONE_THERE} ORDER BY number",
         before,
     )

@@ -20,11 +20,14 @@ from cachetier.errors import NotFoundError, StepPublishedError
 from cachetier.local.catalog import adopt, queries
 from cachetier.model.checkpoint import Save, SaveState, learned_state
 from cachetier.model.levels import Level
+from cachetier.reclaim.gc import Garbage
 from cachetier.remote.base import Listing, ObjectStore
+from cachetier.remote.bucket import Remote
 from cachetier.restore.knowledge import FRESH_SECONDS, WAIT_SECONDS, Stale
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
 
 T = TypeVar("T")
@@ -325,6 +328,9 @@ def test_a_pin_keeps_what_was_deleted_elsewhere_and_not_the_step_that_was_replac
     clock.advance(FRESH_SECONDS + 1)
 
     assert listed(a) == [("i2", "published")]
+    a.evictor.collect()
+    clock.advance(100_000.0)
+    Garbage(a.store, a.cache_dir, [Remote(REMOTE, a.bucket)], clock).collect(dry_run=False)
     assert a.store.space.used_bytes == used, "its bytes stay"
     assert got(a, 0) == body("i2", 0), "and readers see the new save"
     b.checkpoints.delete_step("run", STEP)
