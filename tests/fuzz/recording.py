@@ -187,6 +187,9 @@ def work(client: Client) -> None:
     client.unpin(RUN, 1, **quick)
     client.status(**quick)
     client.collect(**quick)
+    client.unflushed(RUN, **quick)
+    with contextlib.suppress(CachetierClientError):  # no other node has a note
+        client.forget("node-17", RUN, **quick)
     client.whoami(**quick)
     client.link(**quick)
     client.create_token("owner", expires_seconds=60.0, **quick)
