@@ -25,7 +25,7 @@ PREFIX = "train/"
 FIRST = "bytes=0-99"
 NUMBER = "x-amz-meta-number"
 # What programs do of themselves where a service is being started again.
-PATIENT = Config(retries={"mode": "standard", "total_max_attempts": 10}, read_timeout=20)
+PATIENT = Config(retries={"mode": "standard", "total_max_attempts": 30}, read_timeout=60)
 
 Look = Callable[[str, str, str | None], None]  # (method, key, number) that is about to be visible
 
