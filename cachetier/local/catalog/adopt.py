@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import apsw
 from cachetier_client.bucket_format.documents import Manifest, ManifestState
+from cachetier_client.io.digests import to_hex
 
 from cachetier.errors import SaveSupersededError
 from cachetier.local.catalog import deletes, pins, queries, statements
@@ -77,6 +78,7 @@ def learn(
             statements.publish(sql, number, at, seen.location, came_here=came_here)
             statements.skip_older(sql, policy, number, now)
             published += [save] if came_here else []
+            removed += _given_up(sql, number, seen)
             continue
         if save.state is SaveState.DELETED:
             removed += deletes.delete_save(sql, save.number)
@@ -88,6 +90,23 @@ def learn(
                 removed += deletes.delete_superfluous_shards(sql, save.number)
         ended.append(save)
     return Learned(tuple(published), tuple(ended), tuple(removed))
+
+
+def _given_up(sql: apsw.Connection, number: int, seen: Manifest) -> list[Shard]:
+    """Remove what ranks put here in a try that they gave up: they sealed other bytes past us.
+
+    Of a part that is sealed here the manifest has what was sealed.
+    """
+    sealed = {part.rank for part in queries.parts_of(sql, number) if part.final}
+    named = {(shard.name, shard.digest) for shard in seen.shards}
+    found = [
+        shard
+        for shard in queries.shards_of(sql, number)
+        if shard.rank not in sealed and (shard.name, to_hex(shard.content.digest)) not in named
+    ]
+    for shard in found:
+        statements.delete_shard(sql, shard.version)
+    return found
 
 
 def _replaced(save: Save) -> IncidentRecord:

@@ -180,6 +180,23 @@ def test_a_save_that_came_later_is_published_over_what_was_learned(a: Node, b: N
         assert [got(node, rank) for rank in (0, 1)] == [body("i2", rank) for rank in (0, 1)]
 
 
+def test_a_try_that_its_rank_gave_up_is_never_read_once_another_is_published(
+    a: Node, b: Node
+) -> None:
+    put(a, "i1", 0)  # the service is away then: the rank seals other bytes past it
+    a.put(ids("i1"), "left", body("i1", 0))
+    b.put(ids("i1"), "rank-0", b"the second try")
+    seal(b, "i1", 0)
+    save_part(b, "i1", 1)
+    b.drain.drain_all()
+
+    assert latest(a) == (STEP, "i1")
+
+    assert got(a, 0) == b"the second try"
+    with pytest.raises(NotFoundError):
+        a.get("run", STEP, "left")
+
+
 def test_an_open_save_is_read_on_its_node_while_nothing_else_is_published(
     a: Node, far: BlackHole, clock: FakeClock
 ) -> None:
