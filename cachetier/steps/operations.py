@@ -345,8 +345,11 @@ class Checkpoints:
 
     def newest(self, run: str, level: Level) -> NewestSteps:
         """Return ``latest``, and a newer step that this node can restore, if there is one."""
+        run = names.checked_run(run)
+        heard = None if level is Level.LOCAL else self.unflushed.heard(run)
         found = self.latest(run, level)
-        elsewhere = None if level is Level.LOCAL else self.unflushed.newer(run, found)
+        of_found = (found.step, found.save_id) if found is not None else (None, "")
+        elsewhere = heard and tuple(each for each in heard if each.is_newer(*of_found))
         here = None if level is Level.LOCAL else self._latest(run, Level.LOCAL)
         if here is None or (found is not None and here.step <= found.step):
             return NewestSteps(found, unflushed=elsewhere)

@@ -50,13 +50,11 @@ from cachetier.errors import (
 )
 from cachetier.local.catalog.exposure_queries import unflushed_saves
 from cachetier.local.store import Store
-from cachetier.model.names import DURABLE
 from cachetier.notifier import Changes
 from cachetier.remote.base import ListedObject
 from cachetier.remote.bounded_calls import BoundedCalls
 from cachetier.remote.bucket import Bucket
 from cachetier.restore.published import PublishedSteps
-from cachetier.steps.views import StepView
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -226,13 +224,14 @@ class UnflushedSteps:
             raise found
         return found
 
-    def newer(self, run: str, found: StepView | None) -> tuple[UnflushedStep, ...] | None:
-        """Return the steps ``of_run`` that are newer than ``found``; None if nobody can say."""
-        newest = (found.step, found.save_id) if found is not None else (None, "")
-        if found is not None and self._published.absences.away(DURABLE):
-            return None  # and nobody waits for the bucket
+    def heard(self, run: str) -> tuple[UnflushedStep, ...] | None:
+        """Return the steps ``of_run``; None if nobody can say.
+
+        Who compares them with what is durable asks for that afterwards: a note goes once its step
+        is durable, so each step is in one of both.
+        """
         try:
-            return tuple(each for each in self.of_run(run) if each.is_newer(*newest))
+            return self.of_run(run)
         except RemoteError:
             return None
 

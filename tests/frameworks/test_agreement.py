@@ -194,6 +194,9 @@ class Refusing:
     def steps(self, *_: Any, **__: Any) -> list[StepInfo]:
         raise CachetierClientError("the node's disk is gone", hint="Replace it.")
 
+    def unflushed(self, *_: Any, **__: Any) -> list[UnflushedStep]:
+        return []
+
 
 def troubles() -> Any:
     rank = dist.get_rank()

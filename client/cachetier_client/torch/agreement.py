@@ -241,12 +241,14 @@ def _known(
     ``elsewhere`` is None if that cannot be read. At ``local`` only a rank that finds nothing on its
     node asks the bucket.
     """
-    found = _restorable(client, run, level, deadline)
-    elsewhere: list[Any] | None = [] if level == "local" and found else None
+    found = _restorable(client, run, level, deadline) if level == "local" else []
+    elsewhere: list[Any] | None = [] if found else None
     if elsewhere is None:
         with suppress(RemoteError):
             seconds = deadline.for_service()
             elsewhere = list(map(asdict, client.unflushed(run, timeout_seconds=seconds)))
+    if level != "local":  # afterwards: what became durable meanwhile is in one of both
+        found = _restorable(client, run, level, deadline)
     return {"saves": found, "elsewhere": elsewhere, "ignored": is_ignored()}
 
 

@@ -23,6 +23,7 @@ from cachetier.steps.unflushed import (
     LATE_SECONDS,
     UnflushedNotes,
 )
+from cachetier.steps.views import StepView
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore
@@ -318,6 +319,27 @@ def test_another_save_of_the_newest_durable_step_is_waited_for(one: Writer, othe
     assert other.node.checkpoints.newest("run", Level.LOCAL).unflushed is None
 
 
+def test_a_step_that_becomes_durable_while_a_job_asks_is_durable_or_told_of(
+    one: Writer, other: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one.seal(5)
+    one.round()
+    latest = other.node.checkpoints.latest
+
+    def slow(run: str, level: Level) -> StepView | None:
+        found = latest(run, level)
+        one.node.drain.drain_all()
+        one.round()
+        assert noted(one.bucket) == []
+        return found
+
+    monkeypatch.setattr(other.node.checkpoints, "latest", slow)
+
+    newest = other.node.checkpoints.newest("run", Level.DURABLE)
+    assert newest.step is None
+    assert [each.step for each in newest.unflushed or ()] == [5]
+
+
 def test_a_node_looks_once_for_all_who_ask_in_five_seconds(one: Writer, other: Writer) -> None:
     one.seal(5)
     one.round()
@@ -342,7 +364,7 @@ def test_a_bucket_that_is_away_is_not_asked_by_each(one: Writer, other: Writer) 
             other.node.checkpoints.unflushed.of_run("run")
 
     assert len(other.link.fired) == 1
-    assert other.node.checkpoints.unflushed.newer("run", None) is None
+    assert other.node.checkpoints.unflushed.heard("run") is None
 
 
 @pytest.mark.parametrize(
