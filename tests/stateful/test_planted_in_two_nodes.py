@@ -22,6 +22,8 @@ from cachetier.drain.upload.uploader import Uploader
 from cachetier.model.shard import Shard
 from cachetier.reclaim.evict import Evictor
 from cachetier.remote.base import IF_ABSENT
+from cachetier.restore.knowledge import Knowledge
+from cachetier.steps.unflushed import UnflushedNotes
 from tests.stateful.invariants import ViolationError
 from tests.stateful.two_nodes import World
 from tests.stateful.unsynced import unsynced
@@ -132,7 +134,7 @@ def test_the_answer_of_a_write_that_is_believed(
 
     monkeypatch.setattr(Uploader, "put", trusting)
 
-    assert "is called clean, and is not in the bucket" in caught(2)
+    assert "is called clean, and is not in the bucket" in caught(6)
 
 
 def test_work_that_is_dropped_once_it_was_refused(
@@ -142,7 +144,34 @@ def test_work_that_is_dropped_once_it_was_refused(
         QueueState, "back_off", lambda self, key, *_: self.put_off(key, float("inf"))
     )
 
-    assert "is never drained, and nobody is told" in caught(2)
+    assert "is never drained, and nobody is told" in caught(11)
+
+
+def test_what_is_learned_of_the_bucket_and_not_written_down(
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``latest`` names a save of another node, and readers get the one that was begun here."""
+    monkeypatch.setattr(Knowledge, "_learn", lambda *_: True)
+
+    deeds = "save_whole", "save_half", "drain_one", "read_what_latest_names"
+    assert "is of another save" in caught(0, *deeds)
+
+
+def test_knowledge_that_has_no_age(
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Knowledge, "refresh", lambda *_: None)
+
+    found = caught(0, "save_whole", "drain_all", "delete_step", "read")
+    assert "is of a save that was replaced or deleted" in found
+
+
+def test_acknowledged_steps_that_no_note_tells_of(
+    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(UnflushedNotes, "_settle", lambda *_: None)
+
+    assert "is not told of" in caught(0, "save_whole", "drain_one", "move")
 
 
 def test_a_directory_without_a_lock(

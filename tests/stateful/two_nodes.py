@@ -1,9 +1,10 @@
 """Two nodes, one bucket, and everything that a larger world does to them, by the throw of dice.
 
-Ranks 0 and 1 of a job put, seal and save again, each on its node, whose clock is its own. The drain
-is the real one. Other hands delete objects, replies and writes are lost or late, disks go back to
-an older snapshot, are copied to the other node, lose the catalog's log, are locked, or full. A life
-is repeated by its seed.
+Ranks 0 and 1 of a job put, seal and save again, each on its node, whose clock is its own; a third
+node has no rank, but reads and deletes, and a job may move there. The drain is the real one. Other
+hands delete objects, replies and writes are lost or late, disks go back to an older snapshot, are
+copied to the other node, lose the catalog's log, are locked, or full. A life is repeated by its
+seed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import random
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,12 +31,14 @@ from cachetier.errors import (
 )
 from cachetier.local.catalog import queries
 from cachetier.local.catalog.records import LOG_LOST, IncidentRecord
+from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import INLINE_BYTES
 from cachetier.reclaim.evict import Evictor
 from cachetier.remote.bucket import Remote
 from cachetier.restore.knowledge import Knowledge
+from cachetier.steps.unflushed import FRESH_SECONDS, UnflushedNotes
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.full_disk import FullDisk, FullVFS
 from tests.fakes.late_store import LateStore
@@ -42,11 +46,13 @@ from tests.stateful.hands_on_disk import HandsOnDisk
 from tests.stateful.invariants import judge_bytes, require
 from tests.stateful.node import Node
 from tests.stateful.published import published_bytes
+from tests.stateful.real_drain import InCaller
 
 RUN, STEPS, NAMES = "run", (1, 2), (("a", "b"), ("c",))
 SMALL, FILE, IN_PARTS = 300, 70_000, (1 << 20) + 5_000
 TURNS = 40
-NODES = (0, 1)
+NODES, READER = (0, 1), 2
+EVERY_NODE = (*NODES, READER)
 
 # Nothing of this is done while a disk is full, or a catalog locked.
 NOT_MEANWHILE = frozenset(
@@ -85,17 +91,18 @@ class World:
         self.top = top
         self.dice = random.Random(seed)
         self.store = LateStore()
-        self.clocks = [FakeClock(1_700_000_000.0 + offset) for offset in offsets]
+        self.clocks = [FakeClock(1_700_000_000.0 + offset) for offset in (*offsets, 0.0)]
         self._vfs = FullVFS(vfs)
         self.vfs = self._vfs.name
-        self.disks = [self._disk(number) for number in NODES]
+        self.disks = [self._disk(number) for number in EVERY_NODE]
         self.met: Counter[str] = Counter()  # faults that took place
         self.answered: list[Answered] = []
-        self.opened = dict.fromkeys(NODES, 0)  # how much was answered when a node opened last
+        self.opened = dict.fromkeys(EVERY_NODE, 0)  # how much was answered when a node opened last
         self.snapshots: dict[int, int] = {}  # and when the snapshot of its disk was taken
         self.forgotten: set[tuple[int, str]] = set()  # saves of which a disk lost something
         self.lost_files: set[str] = set()  # an older catalog names them
-        self.nodes: list[Node] = [self._open(number) for number in NODES]
+        self.notes: dict[int, UnflushedNotes] = {}
+        self.nodes: list[Node] = [self._open(number) for number in EVERY_NODE]
         self.saves = dict.fromkeys(STEPS, 0)
         self.acknowledged: dict[tuple[int, str, str], bytes] = {}
         self.ever: dict[tuple[int, str], list[bytes]] = {}
@@ -117,10 +124,13 @@ class World:
             (self.put, 8),
             (self.seal, 6),
             (self.save_whole, 3),
+            (self.save_half, 1),
             (self.drain_one, 8),
             (self.drain_all, 2),
             (self.evict, 3),
             (self.read, 2),
+            (self.read_what_latest_names, 3),
+            (self.move, 1),
             (self.save_again, 1),
             (self.delete_step, 1),
             (self.restart, 1),
@@ -148,6 +158,8 @@ class World:
         self.settle()
 
     def close(self) -> None:
+        for notes in self.notes.values():
+            notes.stop(0.0)
         for node in self.nodes:
             node.die()
         self._vfs.unregister()
@@ -168,9 +180,16 @@ class World:
         self._seal(self.dice.choice(STEPS), self.dice.choice(NODES))
 
     def save_whole(self) -> None:
+        self._save(*NODES)
+
+    def save_half(self) -> None:
+        """The job is started again, and only one rank comes to its seal."""
+        self._save(self.dice.choice(NODES))
+
+    def _save(self, *ranks: int) -> None:
         step = self.dice.choice(STEPS)
         self.save_again(step)
-        for rank in NODES:
+        for rank in ranks:
             for name in NAMES[rank]:
                 self._put(step, rank, name, self.dice.choice((SMALL, FILE, IN_PARTS)))
             self._seal(step, rank)
@@ -268,6 +287,48 @@ class World:
             put = self.ever.get((step, name), [])
             require(found in put, f"{name} of step {step} has bytes that nobody put")
 
+    def read_what_latest_names(self) -> None:
+        """A node that names a durable step gives all of it, of the save that it named."""
+        node = self._some_node()
+        try:
+            found = node.checkpoints.latest(RUN, Level.DURABLE)
+        except CachetierError:
+            return
+        if found is not None:
+            self._judge_copy(node, found.step, found.save_id)
+
+    def move(self) -> None:
+        """A job that starts on the third node is told of the newest step that is not durable."""
+        owed = self._owed()
+        for _ in range(3):
+            for notes in self.notes.values():
+                with suppress(CachetierError):
+                    notes.round()
+            for clock in self.clocks:
+                clock.advance(FRESH_SECONDS)
+        told = self.nodes[READER].checkpoints.unflushed.of_run(RUN)
+        for step, save_id in owed:
+            known = [each for each in told if (each.step, each.save_id) == (step, save_id)]
+            whole = bool(known) and known[0].is_whole
+            require(whole, f"a job that moves is not told of {save_id} of step {step}")
+            self.met["jobs that were told"] += 1
+
+    def _owed(self) -> list[tuple[int, str]]:
+        """Return the saves that every rank sealed, newer than what is durable; others may be too.
+
+        Nodes that have copies of one disk have one note; what has an incident is told of by that.
+        """
+        if len({node.store.store_id for node in self.nodes}) < len(self.nodes):
+            return []
+        durable = [step for step in STEPS if self.nodes[0].bucket.published(RUN, step) is not None]
+        owed = []
+        for step in range(max(durable, default=0) + 1, max(STEPS) + 1):
+            save = step, f"save-{self.saves[step]}"
+            whole = self.sealed.get(save, set()) == set(NODES)
+            if whole and save not in self.forgotten and step not in self.deleted:
+                owed += [] if self._told(step) else [save]
+        return owed
+
     def delete_step(self) -> None:
         step = self.dice.choice(STEPS)
         node = self._some_node()
@@ -276,12 +337,12 @@ class World:
             self.save_again(step)
 
     def restart(self) -> None:
-        number = self.dice.choice(NODES)
+        number = self.dice.choice(EVERY_NODE)
         self.nodes[number].close()
         self.nodes[number] = self._open(number)
 
     def kill(self) -> None:
-        number = self.dice.choice(NODES)
+        number = self.dice.choice(EVERY_NODE)
         self.nodes[number].die()
         self.nodes[number] = self._open(number)
 
@@ -347,7 +408,7 @@ class World:
         Its loss is theirs once its rank's part is written; but of what went in parts the publisher
         looks again, if that was a while ago.
         """
-        found = [key for key in self.store.list("").keys if "/.cachetier/stores/" not in key]
+        found = [key for key in self.store.list("").keys if key.split("/")[1] == RUN]
         keys = [key for key in found if "/rank-" not in key and not key.endswith("manifest.json")]
         if not keys:
             return
@@ -458,8 +519,39 @@ class World:
         for node in self.nodes:
             judge_bytes(node, self.lost_files)
             self._judge_rest(node)
+            for step in STEPS:
+                self._judge_copy(node, step)
         self._judge_saves()
         self._judge_late_puts()
+
+    def _judge_copy(self, node: Node, step: int, named: str | None = None) -> None:
+        """A node that has looked gives a step as the bucket has it; nothing of one that is gone.
+
+        Unless ``latest`` has just ``named`` it, a newer save that is whole there goes before it.
+        """
+        saves = node.store.read(lambda sql: queries.saves_of(sql, RUN, step))
+        newer = node.store.read(lambda sql: queries.whole_of(sql, saves)) and named is None
+        if self._lacks(step) or newer:
+            return
+        manifest = self.nodes[0].bucket.published(RUN, step)
+        save_id = None if manifest is None else manifest.save_id
+        if (named is not None and named != save_id) or (step, save_id) in self.forgotten:
+            return
+        bodies = {} if save_id is None else self.published.get((step, save_id), {})
+        gone = [
+            each for save, each in self.published.items() if save[0] == step and save[1] != save_id
+        ]
+        for name in [name for names in NAMES for name in names]:
+            try:
+                found = node.get(RUN, step, name)
+            except CachetierError as error:
+                lacks = error.code == "not_found" and name in bodies
+                require(not lacks, f"{name} of {save_id} of step {step} is not found: {error}")
+                continue
+            if named is not None:
+                require(found == bodies.get(name), f"{name} of step {step} is of another save")
+            stale = any(each.get(name) == found for each in gone)
+            require(not stale, f"{name} of step {step} is of a save that was replaced or deleted")
 
     def _judge_rest(self, node: Node) -> None:
         unfinished = node.store.read(queries.unfinished_saves)
@@ -506,7 +598,7 @@ class World:
     # --- in detail -------------------------------------------------------------------------------
 
     def _some_node(self) -> Node:
-        return self.nodes[self.dice.choice(NODES)]
+        return self.nodes[self.dice.choice(EVERY_NODE)]
 
     def _disk(self, number: int) -> FullDisk:
         disk = FullDisk(self.top / f"node-{number}", self.clocks[number])
@@ -521,6 +613,11 @@ class World:
             self.met["starts that were refused for a while"] += 1
             node = self._opened(number)
         self.opened[number] = len(self.answered)
+        if number in self.notes:
+            self.notes[number].stop(0.0)
+        what = node.store, node.bucket, node.changes, self.clocks[number]
+        self.notes[number] = UnflushedNotes(*what)
+        node.restore.knowledge._threads = InCaller()  # type: ignore[assignment]  # no luck in it
         return node
 
     def _opened(self, number: int) -> Node:
