@@ -50,7 +50,7 @@ from tests.stateful.real_drain import InCaller
 
 RUN, STEPS, NAMES = "run", (1, 2), (("a", "b"), ("c",))
 SMALL, FILE, IN_PARTS = 300, 70_000, (1 << 20) + 5_000
-TURNS = 40
+TURNS, ENDLESS_TASKS = 40, 300
 NODES, READER = (0, 1), 2
 EVERY_NODE = (*NODES, READER)
 
@@ -243,8 +243,11 @@ class World:
         self._drain(self._some_node())
 
     def _drain(self, node: Node) -> None:
-        while self._drain_one(node):
-            pass
+        """Drain until nothing is left, or, by a known defect, one publication goes on and on."""
+        for _ in range(ENDLESS_TASKS):
+            if not self._drain_one(node):
+                return
+        self.met["drains that did not end by themselves"] += 1
 
     def _drain_one(self, node: Node) -> bool:
         """Do one task; what is clean then is in the bucket, whatever was answered."""
