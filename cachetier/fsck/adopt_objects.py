@@ -120,7 +120,8 @@ class ObjectAdopter:
                 found = MountDeletions(store, mount.prefix, self._buckets.store_clock)
                 self._deletions[mount] = found
             age_seconds = self._clock.now() - first.at
-            if self._deletions[mount].covers(ours, first.key, age_seconds):
+            deletions = self._deletions[mount]
+            if deletions.covers(ours, first.key, age_seconds, asks_at_once=True):
                 return "its key was deleted since", ""
         except RemoteRefusedError:
             raise

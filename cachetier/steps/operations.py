@@ -361,8 +361,10 @@ class Checkpoints:
         Raises:
             NotFoundError: Neither knows it.
         """
-        stale = self._knowledge.refresh(run, step, max_age_of(run))
-        save = self._store.read(queries.shown_save, run, step)
+        save, stale = self._store.read(queries.shown_save, run, step), None
+        if save is not None:  # else the bucket is asked anyway
+            stale = self._knowledge.refresh(run, step, max_age_of(run))
+            save = self._store.read(queries.shown_save, run, step)
         if save is not None:
             view = self._view(save)
             number = save.number

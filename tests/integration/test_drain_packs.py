@@ -10,16 +10,19 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteDigestError, TransientError
+from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.packs import PACK_BYTES
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.fakes.waiting import waited
 from tests.integration.drain_node import Node, keys_of_saves, patterned
 from tests.integration.packing import SHARDS, by_hand, in_pack, packs_in, put_small, summaries
 from tests.integration.test_drain_damage import damage, data_file
 
 IDS = SaveIds("run", 7, "save-1")
 LARGE = 2 << 20
+SECONDS = 30.0
 
 
 @pytest.fixture
@@ -65,7 +68,7 @@ def test_a_drain_of_140_small_shards_makes_eight_requests(
     put_small(node, IDS)
     node.seal(IDS)
     with node.draining():
-        node.wait_durable(IDS)
+        waited(node.checkpoints, IDS.run, IDS.step, None, Level.DURABLE, SECONDS)
         node.wait_until(lambda: objects.calls["list_uploads"] == 1)
 
     made = dict(objects.calls)

@@ -104,8 +104,7 @@ class SaveReports:
         incident = _incident_of_end(save, state, request.message)
         outcome = self._remote_state.ended(number, state, incident, self._context.clock.now())
         self._store.drop(outcome.removed)
-        as_before = state is SaveState.PUBLISHED and not outcome.news  # and it lacks shards still
-        if outcome.wait or as_before:
+        if outcome.wait or not outcome.news:  # it lacks shards still, or was replaced meanwhile
             for kind in (TaskKind.CLAIM, TaskKind.FOLLOW, TaskKind.PUBLISH):
                 self._context.queue.put_off((number, kind, ""), UNDECIDED_SECONDS)
         if outcome.news:

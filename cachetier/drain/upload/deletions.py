@@ -66,12 +66,15 @@ class MountDeletions:
                 self._written = name
             self._sweep()
 
-    def covers(self, ours: Stamp, key: str, age_seconds: float) -> bool:
+    def covers(
+        self, ours: Stamp, key: str, age_seconds: float, *, asks_at_once: bool = False
+    ) -> bool:
         """Return whether a put was acknowledged before a deletion of its key, as records tell.
 
         ``age_seconds`` is how long ago that was by the clock of this machine, which may have been
         set since: it stands in where nobody knew the store's time. It decides about nothing that
-        lies in the bucket.
+        lies in the bucket. A put that is some seconds old at most is not asked about, unless the
+        caller ``asks_at_once``: it may have lain here for all that its time says.
 
         Raises:
             RemoteError: They cannot be read.
@@ -82,7 +85,7 @@ class MountDeletions:
         if ours.acknowledged_at is None:
             ours = replace(ours, acknowledged_at=now - age_seconds)
         at = ours.acknowledged_at or 0.0
-        if now - at <= MARGIN_SECONDS:
+        if now - at <= MARGIN_SECONDS and not asks_at_once:
             return False
         with self._lock:
             try:
