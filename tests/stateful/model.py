@@ -64,23 +64,42 @@ class Model:
         self.arrived = 0
         self.steps: dict[tuple[str, int], list[ModelSave]] = {}
         self.pinned: set[tuple[str, int]] = set()
+        self.passed_over: dict[tuple[str, int], set[int]] = {}  # forgotten by a restart
         self.objects: dict[str, bytes] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}  # by key, of which there is one
 
     def copy(self) -> Model:
         return copy.deepcopy(self)
 
-    def visible(self, run: str, step: int) -> ModelSave | None:
-        """Return the save that readers see: the newest published one, else the newest open.
+    def visible(self, run: str, step: int, *, reads: bool = False) -> ModelSave | None:
+        """Return the save that stands for a step: the newest that is published or whole.
 
-        Of open ones a whole one goes first.
+        Else the newest open one. Who ``reads`` gets the save that ``latest`` named before a whole
+        one beside it.
         """
         saves = self.steps.get((run, step), [])
-        for states in ((PUBLISHED,), WRITABLE):
-            candidates = [save for save in saves if save.state in states]
-            if candidates:
-                return max(candidates, key=lambda save: (save.whole(), save.number))
-        return None
+        passed = self.passed_over.get((run, step), set()) if reads else set()
+        final = [
+            save
+            for save in saves
+            if save.state == PUBLISHED
+            or (save.state in WRITABLE and save.whole() and save.number not in passed)
+        ]
+        candidates = final or [save for save in saves if save.state in WRITABLE]
+        return max(candidates, key=lambda save: save.number, default=None)
+
+    def published(self, run: str, step: int) -> ModelSave | None:
+        """Return the save that the bucket has published."""
+        saves = [each for each in self.steps.get((run, step), []) if each.state == PUBLISHED]
+        return max(saves, key=lambda save: save.number, default=None)
+
+    def named(self, run: str, step: int, save_id: str) -> None:
+        """Note that ``latest`` named a save."""
+        self.passed_over[run, step] = {
+            save.number
+            for save in self.steps[run, step]
+            if save.state in WRITABLE and save.whole() and save.save_id != save_id
+        }
 
     def readable(self, run: str, step: int) -> dict[str, bytes]:
         """Return what a reader of the step must get; a damaged shard is missing."""

@@ -43,7 +43,7 @@ from tests.fakes.memory_store import MemoryObjectStore
 from tests.faults.counting import count
 from tests.faults.slices import share_of
 from tests.stateful.invariants import judge_bytes, judge_figures, judge_rows
-from tests.stateful.model import DELETED, OK, OPEN, PUBLISHED, Model, ModelSave
+from tests.stateful.model import DELETED, OK, OPEN, Model, ModelSave
 from tests.stateful.node import Node
 from tests.stateful.unsynced import unsynced
 
@@ -93,6 +93,7 @@ class Tier(RuleBasedStateMachine):
         self._start()
 
     def _start(self) -> None:
+        self.model.passed_over.clear()
         self.node = Node(
             self.place / "cache", self.remote, self.clock, vfs=self.vfs, policy=self.policy
         )
@@ -285,7 +286,7 @@ class Tier(RuleBasedStateMachine):
 
     @rule(run=runs, step=steps, name=names)
     def get(self, run: str, step: int, name: str) -> None:
-        save = self.model.visible(run, step)
+        save = self.model.visible(run, step, reads=True)
         shard = save.shards.get(name) if save is not None else None
         row = self._row(run, step, save, name)
         expected = OK if shard is not None else "not_found"
@@ -299,17 +300,17 @@ class Tier(RuleBasedStateMachine):
 
     @rule(run=runs)
     def look(self, run: str) -> None:
-        for level, restorable in (
-            (Level.LOCAL, _is_restorable_here),
-            (Level.DURABLE, lambda save: save.state == PUBLISHED),
-        ):
+        for level in (Level.LOCAL, Level.DURABLE):
             expected = None
             for step in STEPS:
-                save = self.model.visible(run, step)
-                if save is not None and restorable(save):
+                here = level is Level.LOCAL
+                save = self.model.visible(run, step) if here else self.model.published(run, step)
+                if save is not None and (not here or _is_restorable_here(save)):
                     expected = (step, save.save_id)
             view = self.node.checkpoints.latest(run, level)
             assert (view and (view.step, view.save_id)) == expected, f"latest {level} of {run}"
+            if expected is not None:
+                self.model.named(run, *expected)
 
     @rule(run=runs, step=steps)
     def look_at_step(self, run: str, step: int) -> None:
