@@ -246,7 +246,7 @@ def sweep(
             for way, fate in fates(seed * 10_000 + moment.step, lucks):
                 survivor = moment.image.survivor(fate)
                 if report.is_new(survivor, moment):
-                    with _named(f"seed {seed}, {moment.where}, {way}"):
+                    with named(f"seed {seed}, {moment.where}, {way}"):
                         starts = 2 if report.states % 4 == 0 else 1
                         drains = report.states % drained == 0
                         judge_start(place / "arena", survivor, moment, vfs, starts, drains=drains)
@@ -258,7 +258,8 @@ def sweep(
 
 
 @contextmanager
-def _named(where: str) -> Iterator[None]:
+def named(where: str) -> Iterator[None]:
+    """Say in which case a promise was broken."""
     try:
         yield
     except (ViolationError, CachetierError) as broken:
@@ -317,7 +318,7 @@ def _sweep_start(place: Path, survivor: Survivor, moment: Moment, vfs: str, repo
         for way, fate in (("worst", WORST), ("process only", PROCESS_ONLY)):
             left = image.survivor(fate)
             if report.is_new(left, moment):
-                with _named(f"cut again in the start-up, {way}"):
+                with named(f"cut again in the start-up, {way}"):
                     judge_start(place / "arena", left, moment, vfs)
 
 
@@ -346,7 +347,7 @@ def sweep_starts(place: Path, seed: int, states: int) -> Report:
             for _ in range(STATES_OF_ONE_START):
                 again, left = cut_in_start(second)
                 if report.is_new(left, moment):
-                    with _named(f"seed {seed}, {moment.where}, then {first}, then {again}"):
+                    with named(f"seed {seed}, {moment.where}, then {first}, then {again}"):
                         drains = report.states % 4 == 0
                         judge_start(place / "arena", left, moment, vfs, drains=drains)
     return report

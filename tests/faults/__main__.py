@@ -44,6 +44,7 @@ PARTS = {
         (
             "tests/crash/test_power_loss.py",
             "tests/crash/test_object_power_loss.py",
+            "tests/crash/test_power_loss_elsewhere.py",
             "tests/crash/test_strict_disk.py",
         ),
         15,
@@ -51,6 +52,7 @@ PARTS = {
             "states after a power cut": 20_000,
             "short lives that were cut": 500,
             "starts cut three deep": 200,
+            "newer objects in danger after a power cut": 300,
         },
     ),
     "real-disks": Part(
