@@ -200,6 +200,11 @@ class ObjectVersion:
     request: int | None = None
 
     @property
+    def stamp_version(self) -> int:
+        """What its stamp in the bucket calls it: of a rebuilt catalog, as it was before."""
+        return self.stamped or self.version
+
+    @property
     def shown(self) -> bool:
         """Whether the bucket shows it, or for a deletion nothing."""
         return self.state is ObjectState.CLEAN

@@ -141,9 +141,7 @@ class ObjectReads:
         That is the version itself, or something newer; the drain lets ours go then.
         """
         info = self._mounted.look(version.run, version.key)
-        stamp = Stamp(
-            self._store.store_id, version.stamped or version.version, version.acknowledged_at
-        )
+        stamp = Stamp(self._store.store_id, version.stamp_version, version.acknowledged_at)
         if info is None or info.metadata.get(ETAG_KEY) == version.etag:
             return info
         replaces = info.etag == version.base

@@ -93,7 +93,7 @@ class ObjectReports:
             progress.upload_id,
             progress.part_bytes,
             self._context.mounts[version.run].prefix,
-            version.stamped or version.version,
+            version.stamp_version,
             self._clock.acknowledged_at(number) if at is None else at,
             version.committed_at,
             version.conditional,
