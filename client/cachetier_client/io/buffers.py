@@ -227,7 +227,6 @@ def memory_of(tensor: Any) -> int:
     Raises:
         InvalidRequestError: It has no memory of its own, or less than it describes.
     """
-    size_bytes, steps = tensor.element_size(), zip(tensor.shape, tensor.stride(), strict=True)
     try:
         storage = tensor.untyped_storage()
         is_there = storage.device.type == tensor.device.type  # not so of a FakeTensor
@@ -236,14 +235,23 @@ def memory_of(tensor: Any) -> int:
         address, room_bytes = 0, 0
     if not tensor.numel():
         return int(address)
-    last = tensor.storage_offset() + sum((length - 1) * step for length, step in steps)
-    if not address or (last + 1) * size_bytes > room_bytes:
+    begin, end = extent_of(tensor)
+    if not address or end > room_bytes:
+        described = tensor.numel() * tensor.element_size()
         raise InvalidRequestError(
-            f"a {type(tensor).__name__} of {tensor.dtype} that describes "
-            f"{tensor.numel() * size_bytes} bytes has no such memory of its own",
+            f"a {type(tensor).__name__} of {tensor.dtype} that describes {described} bytes has "
+            "no such memory of its own",
             hint="Pass the tensors that it is made of, or what torch.save makes of it.",
         )
-    return int(address) + int(tensor.storage_offset()) * int(size_bytes)
+    return int(address) + begin
+
+
+def extent_of(tensor: Any) -> tuple[int, int]:
+    """Return from where to where a tensor that is not empty reaches in its storage, in bytes."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    first = int(tensor.storage_offset())
+    last = first + sum((int(size) - 1) * int(stride) for size, stride in steps)
+    return first * tensor.element_size(), (last + 1) * tensor.element_size()
 
 
 def check_memory(tensor: Any) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from cachetier_client.errors import InvalidRequestError
+from cachetier_client.io.buffers import extent_of
 from cachetier_client.torch.devices import Passage
 from cachetier_client.torch.snapshot import Snapshot
 
@@ -49,7 +50,7 @@ class Gated:
         found = self._by_memory.get(memory) if memory else None  # of what is empty, it is 0
         if found is None:
             return None
-        start, end = extent = _extent_of(local)
+        start, end = extent = extent_of(local)
         if extent in found:
             return found[extent]
         around = [each for (first, last), each in found.items() if first <= start and end <= last]
@@ -59,7 +60,7 @@ class Gated:
         local = local_of(tensor)
         if local is not None:
             by_extent = self._by_memory.setdefault(_memory_of(local), {})
-            found = by_extent.setdefault(_extent_of(local), [])
+            found = by_extent.setdefault(extent_of(local), [])
             found += [tensor] if tensor is local else [tensor, local]
 
 
@@ -145,14 +146,6 @@ def around(tensor: Tensor, local: Tensor) -> Tensor:
 
 def _memory_of(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
-
-
-def _extent_of(tensor: Tensor) -> tuple[int, int]:
-    """Return from where to where a tensor reaches in its memory, in bytes."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    first = int(tensor.storage_offset())
-    last = first + sum((int(size) - 1) * int(stride) for size, stride in steps)
-    return first * tensor.element_size(), (last + 1) * tensor.element_size()
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
