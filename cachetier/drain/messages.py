@@ -290,9 +290,10 @@ class LocalObject(Struct, frozen=True):
     """A version of an object to bring to its bucket: what it is, and what it may replace there.
 
     ``prefix`` is its mount's. ``version`` is what its stamp names, ``acknowledged_at`` is by the
-    store's clock, ``committed_at`` by ours. ``damaged``: its bytes are not all here, so it can only
-    be looked for. ``deletions`` are what a record is to tell of, by their keys, and ``request`` is
-    the first of them. The rest is the multipart upload to go on with, if any.
+    store's clock, ``committed_at`` by ours; ``from_before``: it was before this ``serve`` began.
+    ``damaged``: its bytes are not all here, so it can only be looked for. ``deletions`` are what a
+    record is to tell of, by their keys, and ``request`` is the first of them. The rest is the
+    multipart upload to go on with, if any.
     """
 
     deleted: bool
@@ -307,6 +308,7 @@ class LocalObject(Struct, frozen=True):
     version: int
     acknowledged_at: float | None
     committed_at: float
+    from_before: bool = False
     conditional: bool = False
     damaged: bool = False
     request: int | None = None

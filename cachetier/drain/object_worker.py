@@ -105,8 +105,6 @@ class ObjectWorker:
             self._record_deletion(task, opened, target)
             delete_object(context, target)
             return ""
-        if task.kind is TaskKind.SHOW:
-            self._refuse_deleted(task, opened, target.stamp, context.store)
         pieces = [PieceToSend(each.version, each.size_bytes, each.digest) for each in opened.pieces]
         upload = ObjectUpload(context, target, pieces, self._opened_piece, progress)
         if opened.damaged:
@@ -117,6 +115,7 @@ class ObjectWorker:
         return ""
 
     def _target(self, task: Task, opened: messages.LocalObject) -> ObjectTarget:
+        stamp = Stamp(self._stamps.store_id, opened.version, opened.acknowledged_at)
         return ObjectTarget(
             task.name,
             opened.etag,
@@ -124,21 +123,25 @@ class ObjectWorker:
             task.digest,
             opened.headers,
             opened.metadata,
-            Stamp(self._stamps.store_id, opened.version, opened.acknowledged_at),
+            stamp,
             opened.base,
             opened.conditional,
-            self._margin_seconds(opened),
+            # A deletion takes nothing that was put later, by whatever time, and all that was put
+            # before.
+            0.0 if opened.deleted or self._comes_at_once(opened) else MARGIN_SECONDS,
             lambda seen: self._channel.ask(messages.OwnVersionSeen(seen)),
+            lambda: self._is_deleted(task, opened, stamp),
         )
 
-    def _margin_seconds(self, opened: messages.LocalObject) -> float:
-        """Return by how much a version has to be later than what lies under its key.
+    def _comes_at_once(self, opened: messages.LocalObject) -> bool:
+        """Return whether a version finds in the bucket what it was put over, as at S3.
 
-        A deletion takes nothing that was put later, by whatever time, and all that was put before.
+        What was acknowledged before this node was stopped does not, whatever its age.
         """
         now = self._clock.now()
-        comes_at_once = now is not None and now - (opened.acknowledged_at or 0.0) <= MARGIN_SECONDS
-        return 0.0 if opened.deleted or comes_at_once else MARGIN_SECONDS
+        if opened.from_before or now is None or opened.acknowledged_at is None:
+            return False
+        return now - opened.acknowledged_at <= MARGIN_SECONDS
 
     def _record_deletion(
         self, task: Task, opened: messages.LocalObject, target: ObjectTarget
@@ -152,20 +155,17 @@ class ObjectWorker:
             self._deletions(task.bucket, opened.prefix).record(record)
         self._channel.ask(messages.DeletionsRecorded(opened.request))
 
-    def _refuse_deleted(
-        self, task: Task, opened: messages.LocalObject, stamp: Stamp, store: ObjectStore
-    ) -> None:
-        """Refuse a put that somebody deleted since, as far as records tell.
-
-        Raises:
-            SupersededError: Somebody did.
-        """
+    def _is_deleted(self, task: Task, opened: messages.LocalObject, stamp: Stamp) -> bool:
+        """Return whether somebody deleted a put since, as far as records tell."""
+        if opened.deleted:
+            return False
         if self._clock.now() is None and not self._asked:
             self._asked = True
-            store.check()
+            self._store(task.bucket).check()
+        if self._comes_at_once(opened):
+            return False
         age_seconds = self._stamps.wall() - opened.committed_at
-        if self._deletions(task.bucket, opened.prefix).covers(stamp, task.name, age_seconds):
-            raise SupersededError("its key was deleted since")
+        return self._deletions(task.bucket, opened.prefix).covers(stamp, task.name, age_seconds)
 
     @contextmanager
     def _opened_piece(self, piece: PieceToSend) -> Iterator[ShardSource]:

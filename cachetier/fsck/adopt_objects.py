@@ -121,7 +121,7 @@ class ObjectAdopter:
                 self._deletions[mount] = found
             age_seconds = self._clock.now() - first.at
             deletions = self._deletions[mount]
-            if deletions.covers(ours, first.key, age_seconds, asks_at_once=True):
+            if deletions.covers(ours, first.key, age_seconds):
                 return "its key was deleted since", ""
         except RemoteRefusedError:
             raise

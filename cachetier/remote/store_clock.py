@@ -29,6 +29,7 @@ class StoreClock:
         self._lock = threading.Lock()
         self._between: tuple[float, float] | None = None
         self._untimed: OrderedDict[int, float] = OrderedDict()
+        self._began = own()
 
     def heard(self, date: str | None, asked: float) -> None:
         """Hear the ``Date`` of an answer that came now, to a request that began at ``asked``."""
@@ -59,6 +60,11 @@ class StoreClock:
 
     def now(self) -> float | None:
         return self.at(self.own())
+
+    def is_from_before(self, at: float | None) -> bool:
+        """Return whether something was before this process began; so is what has no known time."""
+        now = self.now()
+        return now is None or at is None or now - at > self.own() - self._began
 
     # --- what was acknowledged while the time was unknown ----------------------------------------
 

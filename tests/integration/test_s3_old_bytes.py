@@ -23,6 +23,7 @@ from tests.integration.ordered import PREFIX, OrderedNode, Straight
 
 SECONDS = 60.0
 LATER = MARGIN_SECONDS + 1.5  # what was put so much later is newer, by the rule
+APART = 1.5  # two nodes know the time of the store to a second
 LARGE = 300_000  # in a file, not in the catalog
 
 OpenNode = Callable[[str], OrderedNode]
@@ -125,6 +126,27 @@ def test_a_node_that_died_while_s3_was_away_replaces_nothing_and_brings_nothing_
     assert [straight.get(name) for name in names] == [b"v2", b"v2", b"v2", None]
     assert straight.get("mine") == b"v1"
     assert superseded(one) == set(names)
+
+
+def test_a_node_that_is_back_within_seconds_brings_nothing_back_either(
+    open_node: OpenNode, straight: Straight
+) -> None:
+    one, two = open_node("one"), open_node("two")
+    one.proxy.stop()
+    one.put("gone", b"v1")
+    one.put("mine", b"v1")
+    one.kill()
+    time.sleep(APART)
+    two.put("gone", b"v2")
+    delete(two, "gone")
+    drained(two)
+
+    one.proxy.come_back()
+    one.node.start()
+    drained(one)
+
+    assert straight.get("gone") is None and straight.get("mine") == b"v1"
+    assert superseded(one) == {"gone"}
 
 
 def test_a_directory_from_a_snapshot_steps_aside(open_node: OpenNode, straight: Straight) -> None:

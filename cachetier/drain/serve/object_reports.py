@@ -80,6 +80,7 @@ class ObjectReports:
         if request is not None:
             deletions = self._store.read(objects.deleted_with, request)
         at = version.acknowledged_at
+        at = self._clock.acknowledged_at(number) if at is None else at
         return LocalObject(
             version.deleted,
             version.etag,
@@ -94,8 +95,9 @@ class ObjectReports:
             progress.part_bytes,
             self._context.mounts[version.run].prefix,
             version.stamp_version,
-            self._clock.acknowledged_at(number) if at is None else at,
+            at,
             version.committed_at,
+            self._clock.is_from_before(at),
             version.conditional,
             not _is_sound(version, pieces),
             request,

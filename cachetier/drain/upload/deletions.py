@@ -1,8 +1,8 @@
 """Records of deletions in a mount's bucket: written before what they tell of, read by who is late.
 
 A put that comes to the bucket some seconds after it was acknowledged may have been deleted by
-another node meanwhile: nothing lies there that could say so, but a record does. A put that comes at
-once asks nothing. What somebody removed in the bucket itself has no record.
+another node meanwhile: nothing lies there that could say so, but a record does. What somebody
+removed in the bucket itself has no record.
 """
 
 from __future__ import annotations
@@ -66,15 +66,12 @@ class MountDeletions:
                 self._written = name
             self._sweep()
 
-    def covers(
-        self, ours: Stamp, key: str, age_seconds: float, *, asks_at_once: bool = False
-    ) -> bool:
+    def covers(self, ours: Stamp, key: str, age_seconds: float) -> bool:
         """Return whether a put was acknowledged before a deletion of its key, as records tell.
 
         ``age_seconds`` is how long ago that was by the clock of this machine, which may have been
         set since: it stands in where nobody knew the store's time. It decides about nothing that
-        lies in the bucket. A put that is some seconds old at most is not asked about, unless the
-        caller ``asks_at_once``: it may have lain here for all that its time says.
+        lies in the bucket.
 
         Raises:
             RemoteError: They cannot be read.
@@ -84,12 +81,9 @@ class MountDeletions:
             return False
         if ours.acknowledged_at is None:
             ours = replace(ours, acknowledged_at=now - age_seconds)
-        at = ours.acknowledged_at or 0.0
-        if now - at <= MARGIN_SECONDS and not asks_at_once:
-            return False
         with self._lock:
             try:
-                self._refresh(at - MARGIN_SECONDS)
+                self._refresh((ours.acknowledged_at or 0.0) - MARGIN_SECONDS)
             except RemoteRefusedError as error:
                 if error.context.get("remote_code") != "AccessDenied":
                     raise

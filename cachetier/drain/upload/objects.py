@@ -69,7 +69,8 @@ class ObjectTarget:
     """What is to lie under a key, and over what: ``base`` is None where that is not known.
 
     ``conditional``: the client said what it may replace. ``margin_seconds``: see ``judge``. ``saw``
-    hears of a version of our own that this directory has not had yet.
+    hears of a version of our own that this directory has not had yet. ``is_deleted`` is asked
+    whether somebody deleted the key since, before anything is written where nothing lies.
     """
 
     key: str
@@ -83,6 +84,7 @@ class ObjectTarget:
     conditional: bool = False
     margin_seconds: float = MARGIN_SECONDS
     saw: Callable[[int], None] = lambda _version: None
+    is_deleted: Callable[[], bool] = lambda: False
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -115,22 +117,26 @@ class ObjectTarget:
 
     @property
     def first_condition(self) -> Condition | None:
-        """What to write under before anybody looked: most keys are new."""
+        """What to write under before anybody looked: most keys are new.
+
+        Raises:
+            SupersededError: As ``over`` where nothing lies.
+        """
         if self.base == WHATEVER_IS_THERE:
             return None
-        return if_match(self.base) if self.base else IF_ABSENT
+        return if_match(self.base) if self.base else self._if_absent()
 
     def over(self, info: ObjectInfo | None) -> Condition:
         """Return the condition to replace ``info`` under.
 
         Raises:
-            SupersededError: It is newer.
+            SupersededError: It is newer, or was deleted since.
             ConflictError: It is not what a conditional put may replace.
         """
         if info is None:
             if self.conditional and self.base not in (None, NOTHING_THERE, WHATEVER_IS_THERE):
                 raise ConflictError(f"{self.key} holds nothing in the bucket, {self._expected}")
-            return IF_ABSENT
+            return self._if_absent()
         there = Stamp.of(info)
         if self.stamp.is_behind(there):
             self.saw(there.version)
@@ -150,6 +156,11 @@ class ObjectTarget:
             why = "this node put it before its disk went back in time" if behind else _WHY
             raise SupersededError(f"the bucket has {info.etag} under its key: {why}")
         return if_match(info.etag)
+
+    def _if_absent(self) -> Condition:
+        if self.base != WHATEVER_IS_THERE and self.is_deleted():
+            raise SupersededError("its key was deleted since")
+        return IF_ABSENT
 
     @property
     def _expected(self) -> str:

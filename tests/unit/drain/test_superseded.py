@@ -56,16 +56,18 @@ class Bucket(MemoryObjectStore):
 
 
 class Counting(WrappedObjectStore):
-    """Counts the calls of the store inside."""
+    """Counts the calls of the store inside, and does something once ``before`` one of them."""
 
     def __init__(self, store: MemoryObjectStore) -> None:
         super().__init__(store)
         self.calls: Counter[str] = Counter()
+        self.before: dict[str, Callable[[], None]] = {}
 
     def _around(
         self, operation: Operation, _size_bytes: int, call: Callable[[], Answer], /
     ) -> Answer:
         self.calls[operation] += 1
+        self.before.pop(operation, lambda: None)()
         return call()
 
 
@@ -278,6 +280,45 @@ def test_a_put_from_before_a_deletion_by_another_node_is_not_written(
     assert bucket.head(KEY) is None
     assert bucket.get(OTHER) == b"other" and bucket.get("ckpt/more") == b"put since"
     assert superseded(one) == [KEY] and one.version(late) is not None
+
+
+def test_a_young_put_is_asked_about_too_if_its_node_was_stopped_since(
+    one: MountNode, two: MountNode, bucket: Bucket, clock: FakeClock
+) -> None:
+    one.put(KEY, b"v1")
+    one.close()
+    clock.advance(1.0)
+    two.put(KEY, b"v2")
+    two.delete(KEY)
+    drain(two)
+    clock.advance(1.0)
+    started_again = MountNode(one.node, bucket, clock)
+
+    drain(started_again)
+    started_again.close()
+
+    assert bucket.head(KEY) is None
+    assert superseded(one) == [KEY]
+
+
+def test_an_object_whose_key_is_deleted_while_its_parts_are_on_their_way_is_not_shown(
+    one: MountNode, two: MountNode, bucket: Bucket, counting: Counting, clock: FakeClock
+) -> None:
+    pieces = [bytes(8), bytes(8)]
+
+    def deleted_meanwhile() -> None:
+        clock.advance(LONG)
+        two.delete(KEY)
+        drain(two)
+
+    one.put(KEY, *pieces)
+    counting.before["create_upload"] = deleted_meanwhile
+
+    drain(one)
+
+    assert counting.calls["upload_part"] == len(pieces)
+    assert bucket.head(KEY) is None and not list(bucket.list_uploads(""))
+    assert superseded(one) == [KEY]
 
 
 def test_what_our_own_deletion_came_before_is_written(

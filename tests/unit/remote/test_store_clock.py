@@ -85,6 +85,19 @@ def test_what_was_acknowledged_before_the_time_was_known_gets_its_time_later(own
     assert clock.acknowledged_at(8) is None
 
 
+def test_what_was_before_this_process_began_is_told_from_what_was_since(own: Own) -> None:
+    clock = StoreClock(own)
+    began = own.now + OFFSET
+    own.now += 2.0
+    assert clock.is_from_before(began + 1.0), "as long as nobody knows the time"
+    clock.learn((OFFSET, OFFSET))
+    assert [clock.is_from_before(at) for at in (None, began - 0.1, began + 0.1)] == [
+        True,
+        True,
+        False,
+    ]
+
+
 def test_what_is_remembered_is_bounded(own: Own) -> None:
     clock = StoreClock(own)
     for version in range(REMEMBERED + 1):
