@@ -21,7 +21,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium xfs helm acceptance demo near bench paired frameworks s3clients site changelog release-check docs house serve dev wheels lock sbom audit digests clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium xfs helm acceptance demo near bench paired frameworks s3clients site changelog release-check docs house serve dev wheels lock sbom audit digests targets clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -143,6 +143,9 @@ audit: $(STAMPS)/audit  ## Look up known vulnerabilities of all that is pinned; 
 
 digests: $(STAMPS)/venv  ## Pin the images of deploy/ by digest, where registries can be asked (IMAGE=registry/cachetier:0.1.0)
 	@$(PY) -m tools.digests $(if $(IMAGE),--image $(IMAGE))
+
+targets: setup  ## Try every target in a fresh clone, and say how long each took (ONLY='demo site', ARGS=--long)
+	@$(PY) -m tools.targets $(ARGS) $(ONLY)
 
 clean:  ## Remove what the tools left behind, but not .venv
 	rm -rf deploy/wheels/*.whl build dist client/dist .demo .near .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

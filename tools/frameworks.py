@@ -91,12 +91,15 @@ class Environment:
         wanted = hashlib.sha256(self.packages.read_bytes()).hexdigest()
         if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
             return
-        _called(sys.executable, "-m", "venv", "--clear", self.folder)
+        # Without a pip and a setuptools of its own: an old one here would hide that of `.venv`,
+        # which builds what comes as source.
+        _called(sys.executable, "-m", "venv", "--clear", "--without-pip", self.folder)
         below = sysconfig.get_path("purelib")
         own = Path(_called(self.python, "-c", "import site; print(site.getsitepackages()[0])"))
         line = f"import site; site.addsitedir({below!r})\n"
         (own / "zz_below.pth").write_text(line, encoding="utf-8")
-        pip = [self.python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        pip = [sys.executable, "-m", "pip", "--python", self.python, "--disable-pip-version-check"]
+        pip += ["install", "--quiet"]
         pip += ["--no-deps", "--require-hashes", "--no-build-isolation", "--ignore-requires-python"]
         _called(*pip, "--requirement", self.packages)
         stamp.write_text(wanted, encoding="utf-8")
@@ -111,8 +114,7 @@ def result_of(environment: Environment) -> dict[str, object]:
     try:
         environment.install()
     except subprocess.CalledProcessError as failed:
-        last = failed.stderr.strip().splitlines()[-1:]
-        return {**row, "tests": {}, "outcome": "not installed", "reason": " ".join(last)}
+        return {**row, "tests": {}, "outcome": "not installed", "reason": reason_of(failed.stderr)}
     report = environment.folder / "tests.xml"
     report.unlink(missing_ok=True)
     tests = environment.kind.tests / f"test_{environment.name}.py"
@@ -125,6 +127,12 @@ def result_of(environment: Environment) -> dict[str, object]:
     counts, reason = _counts(report)
     outcome = "failed" if done.returncode else "passed" if counts["passed"] else "skipped"
     return {**row, "tests": counts, "outcome": outcome, "reason": reason}
+
+
+def reason_of(said: str) -> str:
+    """Return the first line that names an error in words, not by a code of pip's; or the last."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return next((line for line in lines if re.match(r"(?i)\w*error: \S+ ", line)), lines[-1])
 
 
 def _counts(report: Path) -> tuple[dict[str, int], str]:
@@ -165,7 +173,8 @@ def main(
         )
         text = json.dumps(dict(sorted(found.items())), indent=2) + "\n"
         kind.results.write_text(text, encoding="utf-8")
-    if any(found[name]["outcome"] == "failed" for name in ([only] if only else names)):
+    ended = {found[name]["outcome"] for name in ([only] if only else names)}
+    if ended & {"failed", "not installed"}:
         raise typer.Exit(1)
 
 
