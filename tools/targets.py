@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import psutil
 import typer
 
 ROOT = Path(__file__).parents[1]
@@ -97,8 +97,9 @@ def _served(process: subprocess.Popen[bytes]) -> int:
     try:
         return process.wait(SERVING_SECONDS) or 1
     except subprocess.TimeoutExpired:
-        for child in psutil.Process(process.pid).children():  # make itself tells how that ended
-            child.terminate()
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        for child in children.read_text(encoding="ascii").split():  # make tells how that ended
+            os.kill(int(child), signal.SIGTERM)
     return process.wait(60.0)
 
 
