@@ -228,4 +228,6 @@ def _refusal(principal: Principal, operation: str, need: Need, run: str | None) 
     if run is None or need.extent is Extent.NODE:
         advice = ": name one" if need.extent is Extent.RUN_OR_NODE else ""
         return f"{operation} is about all runs; {principal.name} may touch only some{advice}"
+    if operation.startswith("s3_"):  # they named a key, and not whose mount it lies in
+        return f"{principal.name} may not touch what lies there"
     return f"{principal.name} may not touch run {run}"

@@ -92,6 +92,7 @@ OPERATIONS: Mapping[str, Need] = {
     "s3_list": _READ_RUN,
     "s3_put": _WRITE_RUN,
     "s3_delete": _WRITE_RUN,
+    "s3_delete_objects": Need(Role.WRITE, Extent.RUN),  # each key of it is an ``s3_delete``
     "s3_upload": _WRITE_RUN,
     "s3_settle": _WRITE_RUN,
     "s3_key_create": Need(Role.READ, Extent.OWN, audited=True),  # for others: an admin
@@ -101,7 +102,7 @@ OPERATIONS: Mapping[str, Need] = {
     "forget": _ADMIN,
     "drain_retry": _ADMIN,
     "drain_rate": _ADMIN,
-    "link_create": Need(Role.SCRAPE, Extent.OWN, audited=True),
+    "link_create": Need(Role.READ, Extent.OWN, audited=True),  # a session shows runs and events
     "token_create": _ADMIN,
     "token_list": Need(Role.ADMIN, Extent.NODE),
     "token_revoke": _ADMIN,

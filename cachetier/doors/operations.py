@@ -30,13 +30,15 @@ LISTED_AT_ONCE = 1000
 class S3Offer:
     """What an S3 client needs to know beside its key; ``url`` says where the door is.
 
-    ``objects`` are those of the mounts.
+    ``objects`` are those of the mounts. The door's buckets are as old as the node's directory,
+    made at ``created_at``: a key that may list all buckets, and tells their age, few services have.
     """
 
     url: Callable[[], str | None] = lambda: None
     region: str = "us-east-1"
     mounts: tuple[Mount, ...] = ()
     objects: ReadableObjects | None = None
+    created_at: float = 0.0
 
     def seen_by(self, caller: Caller) -> list[str]:
         """Return the names of the mounts that a caller has a part in."""
@@ -53,8 +55,8 @@ class S3Offer:
         prefix, after = wish.get("prefix", ""), wish.get("after", "")
         mount = next((each for each in self.mounts if each.name == name), None)
         if mount is None or self.objects is None:
-            there = ", ".join(each.name for each in self.mounts) or "none"
-            raise NotFoundError(f"no mount is called {shown(name)}", hint=f"There is: {there}.")
+            hint = "`cachetier ls` names those that you have."
+            raise NotFoundError(f"no mount is called {shown(name)}", hint=hint)
         if not isinstance(prefix, str) or not isinstance(after, str):
             raise InvalidRequestError("prefix and after are texts")
         if isinstance(limit, bool) or not isinstance(limit, int) or not 0 < limit <= LISTED_AT_ONCE:

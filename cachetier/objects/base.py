@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from cachetier_client.bucket_format.stored import Content
 
 from cachetier.errors import CachetierError
+from cachetier.local.catalog.object_writes import UNCONDITIONAL, Condition
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
 from cachetier.model.objects import NO_HEAD, Head, Mount
@@ -241,8 +242,20 @@ class Objects(ReadableObjects, Protocol):
             NotDurableError: Not in time; it stays safe here, and goes on.
         """
 
-    def delete(self, mount: Mount, keys: Sequence[str]) -> list[PutAnswer]:
-        """Delete keys, all in one transaction; what is not there is deleted as well."""
+    def delete(
+        self, mount: Mount, keys: Sequence[str], condition: Condition = UNCONDITIONAL
+    ) -> list[PutAnswer]:
+        """Delete keys, all in one transaction; what is not there is deleted as well.
+
+        Args:
+            mount: Where the keys lie.
+            keys: One alone, where there is a condition.
+            condition: What must hold of it.
+
+        Raises:
+            NoSuchKeyError, ConditionError: The condition does not hold; nothing was deleted.
+            RemoteError: Only the bucket could say whether it does.
+        """
 
     # --- uploads ---------------------------------------------------------------------------------
 

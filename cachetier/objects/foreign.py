@@ -9,6 +9,7 @@ from cachetier_client.bucket_format.uploads import ETAG_KEY, ObjectInfo
 from cachetier_client.io import digests
 
 from cachetier.errors import RemoteDigestError
+from cachetier.local.catalog.object_writes import InBucket
 from cachetier.model.levels import Level
 from cachetier.model.objects import OUR_METADATA, Head
 from cachetier.objects.base import Found
@@ -33,6 +34,12 @@ def found_there(info: ObjectInfo) -> Found:
         info.digest,
         source="remote",
     )
+
+
+def in_bucket(info: ObjectInfo) -> InBucket:
+    """Return what conditions on an object that only the bucket knows are held against."""
+    found = found_there(info)
+    return InBucket(found.etag, info.etag, found.size_bytes, found.modified_at)
 
 
 @dataclass(frozen=True, slots=True)

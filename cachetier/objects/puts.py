@@ -11,6 +11,7 @@ from cachetier_client.bucket_format.stored import Content
 from cachetier.errors import InvalidRequestError, NotDurableError
 from cachetier.local.catalog import object_writes, objects
 from cachetier.local.catalog.object_writes import (
+    UNCONDITIONAL,
     CommittedObject,
     Condition,
     DeletedKeys,
@@ -99,10 +100,13 @@ class ObjectPuts:
         self._intake.store_clock.acknowledged(committed.version, at)
         return answer_of(committed, place)
 
-    def delete(self, mount: Mount, keys: Sequence[str]) -> list[PutAnswer]:
+    def delete(
+        self, mount: Mount, keys: Sequence[str], condition: Condition = UNCONDITIONAL
+    ) -> list[PutAnswer]:
         refuse_read_only(mount)
         for key in keys:
             check_key(mount, key)
+            condition = self._looked(mount, key, condition)
         with self._ordering.before_commit(mount, keys) as place:
             places = [place.of(mount, key) for key in keys]
             at = self._intake.store_clock.now()
@@ -112,7 +116,10 @@ class ObjectPuts:
                 for key, (epoch, waits) in zip(keys, places, strict=True)
             ]
             deleted: DeletedKeys = self._intake.write(
-                mount, lambda sql, now: object_writes.delete_keys(sql, mount.run, deletions, now)
+                mount,
+                lambda sql, now: object_writes.delete_keys(
+                    sql, mount.run, deletions, now, condition
+                ),
             )
         for each in deleted.versions:
             self._intake.store_clock.acknowledged(each.version, at)
@@ -141,10 +148,12 @@ class ObjectPuts:
         """
         refuse_read_only(mount)
         check_key(mount, put.key)
-        condition = Condition(put.if_absent, put.if_match)
-        if not condition.asks or self._store.read(objects.current, mount.run, put.key) is not None:
+        return self._looked(mount, put.key, Condition(put.if_absent, put.if_match))
+
+    def _looked(self, mount: Mount, key: str, condition: Condition) -> Condition:
+        if not condition.asks or self._store.read(objects.current, mount.run, key) is not None:
             return condition
-        return replace(condition, looked=self._look(mount, put.key))
+        return replace(condition, looked=self._look(mount, key))
 
 
 def check_key(mount: Mount, key: str) -> None:

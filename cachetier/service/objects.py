@@ -18,7 +18,7 @@ from cachetier.local.store import Store
 from cachetier.model.objects import Mount
 from cachetier.notifier import Changes
 from cachetier.objects.cluster import ClusterOrdering
-from cachetier.objects.foreign import found_there
+from cachetier.objects.foreign import in_bucket
 from cachetier.objects.intake import ObjectIntake
 from cachetier.objects.node import NodeObjects
 from cachetier.objects.puts import ObjectPuts
@@ -60,7 +60,7 @@ def objects_of(  # noqa: PLR0913 - what they are put together of
 
     def look(mount: Mount, key: str) -> InBucket:
         info = mounted.look(mount.run, key)
-        return InBucket() if info is None else InBucket(found_there(info).etag, info.etag)
+        return InBucket() if info is None else in_bucket(info)
 
     store_clock = mounted.buckets.store_clock
     intake = ObjectIntake(store, admission, shares, changes, clock, store_clock)

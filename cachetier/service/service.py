@@ -319,7 +319,7 @@ class Service:
             fell_back=self._fell_back,
             failed=self.metrics.answered_with_error,
             http_url=lambda: self.url,
-            s3=s3_offer(self._settings, lambda: self.s3_url, self.objects),
+            s3=s3_offer(self._settings, lambda: self.s3_url, self.objects, store),
             settle=self._settling.settle,
             steer=steering_of(self._drain),
             recent_events=self._events.newest_first,

@@ -27,6 +27,7 @@ from cachetier.drain.schedule.queue_state import Group, Weights
 from cachetier.drain.serve.drains import Drain, Drains
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.errors import ConfigError
+from cachetier.local.catalog.connection import created_at
 from cachetier.local.catalog.node_totals import held_by_run
 from cachetier.local.recovery import lock_directory
 from cachetier.local.store import Store
@@ -226,7 +227,7 @@ def restore_listener(evictor: Evictor, metrics: Metrics) -> RestoreListener:
 
 
 def s3_offer(
-    settings: Settings, url: Callable[[], str | None], objects: ReadableObjects
+    settings: Settings, url: Callable[[], str | None], objects: ReadableObjects, store: Store
 ) -> S3Offer:
     """Return what S3 clients learn of the door at ``url``; any machine's becomes this one's."""
 
@@ -235,7 +236,7 @@ def s3_offer(
         return found and found.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
     region = settings.remote_region or DEFAULT_REGION
-    return S3Offer(here, region, settings.s3_mounts, objects)
+    return S3Offer(here, region, settings.s3_mounts, objects, store.look(created_at))
 
 
 def locked(settings: Settings) -> int:

@@ -25,6 +25,7 @@ from cachetier.errors import (
     NoSuchUploadError,
     NotDurableError,
 )
+from cachetier.local.catalog.object_writes import UNCONDITIONAL, Condition
 from cachetier.local.open_files import OpenFile
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
@@ -169,14 +170,31 @@ class MemoryObjects:
         if level is not Level.LOCAL and self._durable.get(mount.name, 0) < version:
             raise NotDurableError("it is safe on this node, and not in the bucket yet")
 
-    def delete(self, mount: Mount, keys: Sequence[str]) -> list[PutAnswer]:
+    def delete(
+        self, mount: Mount, keys: Sequence[str], condition: Condition = UNCONDITIONAL
+    ) -> list[PutAnswer]:
         with self._lock:
             answers = []
             for key in keys:
+                self._check(condition, self._kept.get((mount.name, key)))
                 there = self._kept.pop((mount.name, key), None)
                 version = self._next(mount) if there else 0
                 answers.append(PutAnswer(version, "", Level.LOCAL))
             return answers
+
+    def _check(self, condition: Condition, kept: _Kept | None) -> None:
+        if kept is None:
+            if condition.if_match is not None:
+                raise NoSuchKeyError("nothing is there")
+            return
+        found = kept.found
+        holds = (
+            condition.if_match in (None, "*", found.etag),
+            condition.if_size_bytes in (None, found.size_bytes),
+            condition.if_modified_at in (None, int(found.modified_at)),
+        )
+        if not all(holds):
+            raise ConditionError("the condition does not hold")
 
     def _taken(self, staged: Staged, content: Content) -> bytes:
         body = Path(staged.file_id).read_bytes()

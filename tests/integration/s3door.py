@@ -136,13 +136,15 @@ def door_over(
     *,
     principals: Sequence[Principal] = (),
     limits: RequestLimits = LIMITS,
+    audit: str = "",
     **fake: Any,
 ) -> Iterator[DoorServed]:
-    """Serve objects in memory at a free port."""
+    """Serve objects in memory at a free port; ``audit`` as the setting."""
     with serving() as served:
         tokens = Tokens(directory / "tokens", {OWNER: TOKEN}, now=lambda: 0.0)
         keys = S3Keys(directory, tokens)
-        access = Access(principals_of(list(principals), (), None), tokens, Audit(), s3_keys=keys)
+        log = Audit(audit)
+        access = Access(principals_of(list(principals), (), None), tokens, log, s3_keys=keys)
         objects = MemoryObjects(mounts, directory, **fake)
         node = replace(served.service.operations, access=access)
         door = S3Door(("127.0.0.1", 0), node, objects, hosts=["s3.test"], limits=limits)
@@ -152,6 +154,7 @@ def door_over(
             yield DoorServed(door, objects, keys, Key(token.id, secret))
         finally:
             door.stop(1.0)
+            log.close()
 
 
 def path_of(key: str, bucket: str = "bucket") -> str:

@@ -58,7 +58,7 @@ def test_what_is_not_there_is_said(node: Served) -> None:
     assert "No object of s3:data/none" in nothing.stderr
     unknown = run(node, "ls", "s3:other")
     assert unknown.exit_code == 1
-    assert "There is: data" in unknown.stderr
+    assert "No mount is called" in unknown.stderr
 
 
 def test_status_speaks_of_objects_and_not_of_steps(node: Served) -> None:

@@ -105,6 +105,7 @@ def test_the_checksum_of_an_upload_survives_a_restart(tmp_path: Path) -> None:
         found = caller.client().head_object(**WHERE, ChecksumMode="ENABLED")
         assert found["ChecksumSHA256"] == done["ChecksumSHA256"]
         assert found["ChecksumType"] == "COMPOSITE"
+        assert "ChecksumCRC64NVME" not in found  # which is of another type
 
 
 def test_overwrites_deletions_and_listings_are_read_after_write(

@@ -22,7 +22,7 @@ from cachetier.model.objects import NO_HEAD, Head, Mount
 from cachetier.model.shard import INLINE_BYTES
 from cachetier.notifier import Changes
 from cachetier.objects.base import DeclaredPart, Piece, PutAnswer, PutObject, StoredPart
-from cachetier.objects.foreign import found_there
+from cachetier.objects.foreign import in_bucket
 from cachetier.objects.intake import ObjectIntake
 from cachetier.objects.node import NodeObjects
 from cachetier.objects.ordering import Place
@@ -106,7 +106,7 @@ class ObjectNode:
 
     def look(self, mount: Mount, key: str) -> InBucket:
         info = self._mounted.look(mount.run, key)
-        return InBucket() if info is None else InBucket(found_there(info).etag, info.etag)
+        return InBucket() if info is None else in_bucket(info)
 
     def staged(self, data: bytes) -> Staged:
         staged = self.objects.begin(self.mount, len(data), 0.0)

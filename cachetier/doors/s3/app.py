@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -26,6 +26,7 @@ from cachetier.doors.s3.answers import (
     Fields,
     error_answer,
     error_fields,
+    iso_date,
     request_id,
     resource,
     xml_answer,
@@ -48,15 +49,25 @@ from cachetier.doors.s3.routes import COPY_SOURCE, Route, route_of
 from cachetier.doors.s3.sigv4 import SignedRequest
 from cachetier.doors.s3.uploads import Uploads
 from cachetier.doors.s3.writes import Writes, writable
-from cachetier.errors import CachetierError, NoSuchBucketError
+from cachetier.errors import (
+    CachetierError,
+    ForbiddenError,
+    InvalidRequestError,
+    NoSuchBucketError,
+    NoSuchKeyError,
+    ReadOnlyMountError,
+)
+from cachetier.local.catalog.object_writes import Condition
 from cachetier.model.objects import Mount
-from cachetier.objects.base import Objects
+from cachetier.objects.base import Objects, PutAnswer
 
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 50.0  # for room, or the bucket: clients give up after a minute
 REQUEST_ID = b"x-amz-request-id"
-WRITING = frozenset({"s3_put", "s3_upload", "s3_delete"})
+WRITING = frozenset({"s3_put", "s3_upload", "s3_delete", "s3_delete_objects"})
+# What an entry of DeleteObjects is answered with; for all else the client asks again for the whole.
+_OF_ONE_KEY = ForbiddenError, InvalidRequestError, NoSuchKeyError, ReadOnlyMountError
 UNKNOWN = "unknown"  # the operation of a request that is none
 
 Answered = Callable[[str, str], None]
@@ -213,9 +224,9 @@ class S3App(Front):
         sees = call.caller.principal.sees
         names = sorted({each.bucket for each in self._objects.mounts if sees(each.name)})
         owner: Fields = [("ID", call.caller.principal.name)]
+        created = iso_date(self._node.s3.created_at)
         buckets: Fields = [
-            ("Bucket", [("Name", name), ("CreationDate", "1970-01-01T00:00:00.000Z")])
-            for name in names
+            ("Bucket", [("Name", name), ("CreationDate", created)]) for name in names
         ]
         return xml_answer("ListAllMyBucketsResult", [("Owner", owner), ("Buckets", buckets)])
 
@@ -267,25 +278,43 @@ class S3App(Front):
         wanted = read_deletion(
             await document_of(call.request, call.signed, call.receive, self._limits)
         )
-        by_mount: dict[str, list[str]] = {}
+        groups: dict[tuple[str, str], tuple[Mount, list[str]]] = {}
         refusals: dict[str, CachetierError] = {}
-        for key in dict.fromkeys(wanted.keys):
+        for key, condition in wanted.keys.items():
             try:
                 mount = self._mount(call.request.bucket, checked_key(key))
-                self._access.check(call.caller, "s3_delete", mount.name)
-                writable(mount)
-                by_mount.setdefault(mount.name, []).append(key)
             except CachetierError as error:
                 refusals[key] = error
-        named = {each.name: each for each in self._objects.mounts}
-        todo = [(named[name], keys) for name, keys in by_mount.items()]
-        headers = await self._writes.delete_many(call.request, todo)
-        deleted = [] if wanted.quiet else [key for _, keys in todo for key in keys]
-        fields: Fields = [("Deleted", [("Key", key)]) for key in deleted]
+                continue
+            alone = key if condition.asks else ""  # the others go together
+            groups.setdefault((mount.name, alone), (mount, []))[1].append(key)
+        last: dict[str, tuple[Mount, PutAnswer]] = {}
+        for mount, keys in groups.values():
+            try:
+                last[mount.name] = mount, await self._deleted(call, mount, keys, wanted.keys)
+            except _OF_ONE_KEY as error:
+                refusals |= dict.fromkeys(keys, error)
+        headers: dict[str, str] = {}
+        for mount, answer in last.values():
+            ack = self._writes.ack(call.request, mount)
+            headers = await self._writes.acknowledged(mount, answer, ack)
+        gone = [] if wanted.quiet else [key for key in wanted.keys if key not in refusals]
+        fields: Fields = [("Deleted", [("Key", key)]) for key in gone]
         fields += [
             ("Error", [("Key", key), *error_fields(error)]) for key, error in refusals.items()
         ]
         return xml_answer("DeleteResult", fields, headers)
+
+    async def _deleted(
+        self, call: Call, mount: Mount, keys: Sequence[str], wanted: Mapping[str, Condition]
+    ) -> PutAnswer:
+        """Delete keys of one mount, which all have one condition, or none; the audit names each."""
+        with ExitStack() as doing:
+            for key in reversed(keys):  # the lines stand in the order of the document
+                of_key = self._access.doing(call.caller, "s3_delete", mount.name, name=key)
+                doing.enter_context(of_key)
+            writable(mount)
+            return await self._writes.deleted(mount, keys, wanted[keys[0]])
 
 
 def _meets(mount: Mount, prefix: str) -> bool:

@@ -154,8 +154,12 @@ def fields_of(checksums: Mapping[str, str], *, typed: bool = False) -> list[tupl
 
 def _kinds(checksums: Mapping[str, str]) -> list[str]:
     """Return the type of checksums; none of none."""
-    of_their_parts = any("-" in value for value in checksums.values())
-    return [COMPOSITE if of_their_parts else FULL_OBJECT] if checksums else []
+    return [COMPOSITE if is_composite(checksums) else FULL_OBJECT] if checksums else []
+
+
+def is_composite(checksums: Mapping[str, str]) -> bool:
+    """Return whether checksums are those of the checksums of parts."""
+    return any("-" in value for value in checksums.values())
 
 
 def declared_in(headers: Mapping[str, str]) -> dict[str, str]:

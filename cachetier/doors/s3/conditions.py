@@ -1,15 +1,23 @@
-"""The conditions of reads, by RFC 9110: on the ETag first, on the time only where none is."""
+"""The conditions of reads, by RFC 9110: on the ETag first, on the time only where none is.
+
+Those of deletions are S3's own: all that are given must hold.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 
 from cachetier.doors.s3.errors import refused
+from cachetier.local.catalog.object_writes import Condition
 
+MATCH, MATCH_SIZE = "if-match", "x-amz-if-match-size"
+MATCH_TIME = "x-amz-if-match-last-modified-time"
 COPY_PREFIX = "x-amz-copy-source-"
+_SIZE_DIGITS = 18
 
 
 def unquoted(etag: str) -> str:
@@ -51,6 +59,24 @@ def is_unchanged(
         return names(none_match, etag)
     since = headers.get(f"{prefix}if-modified-since")
     return since is not None and _is_before_or_at(modified_at, since)
+
+
+def of_deletion(wanted: Mapping[str, str]) -> Condition:
+    """Return what must hold of an object to be deleted, by the names of headers.
+
+    Raises:
+        CachetierError: InvalidArgument: a size or a time is none.
+    """
+    match, size, text = (wanted.get(name) for name in (MATCH, MATCH_SIZE, MATCH_TIME))
+    at = None if text is None else _instant(text)
+    with suppress(ValueError, OverflowError):  # some clients write documents with other times
+        at = datetime.fromisoformat(text or "").timestamp() if at is None else at
+    if text is not None and at is None:
+        raise refused("InvalidArgument", f"{text[:60]!a} is no time that an object was put at")
+    if size is not None and not (size.isascii() and size.isdecimal() and len(size) <= _SIZE_DIGITS):
+        raise refused("InvalidArgument", f"{size[:60]!a} is no size of an object")
+    etag = None if match is None else unquoted(match)
+    return Condition(False, etag, None if size is None else int(size), at)
 
 
 def _is_after(modified_at: float, text: str) -> bool:

@@ -15,8 +15,15 @@ from xml.sax.xmlreader import AttributesImpl
 from defusedxml.sax import parseString
 
 from cachetier.doors.s3.checksums import declared_in
-from cachetier.doors.s3.conditions import unquoted
+from cachetier.doors.s3.conditions import (
+    MATCH,
+    MATCH_SIZE,
+    MATCH_TIME,
+    of_deletion,
+    unquoted,
+)
 from cachetier.doors.s3.errors import refused
+from cachetier.local.catalog.object_writes import Condition
 from cachetier.model.objects import OBJECT_PART_LIMIT
 from cachetier.objects.base import DeclaredPart
 
@@ -26,13 +33,17 @@ _TEXT_LIMIT = 4096  # characters; longer than any key
 _FIELDS_LIMIT = 16  # of an entry
 _DEEPEST = 3  # root, entry, field
 _CHECKSUM = "Checksum"
+_CONDITIONS = {"ETag": MATCH, "Size": MATCH_SIZE, "LastModifiedTime": MATCH_TIME}  # of an entry
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """Keys to delete, as they were sent; ``quiet``: what was deleted is not listed."""
+    """Keys to delete, as they were sent, and what must hold of each.
 
-    keys: tuple[str, ...]
+    ``quiet``: what was deleted is not listed.
+    """
+
+    keys: Mapping[str, Condition]
     quiet: bool
 
 
@@ -51,16 +62,21 @@ def read_deletion(body: bytes) -> Deletion:
     """Return what a DeleteObjects names; whether its keys are any is not judged here.
 
     Raises:
-        CachetierError: MalformedXML, NotImplemented where a version is named.
+        CachetierError: MalformedXML, or InvalidArgument for a condition that is none;
+            NotImplemented where a version is named, or a key twice with other conditions.
     """
     entries, fields = _read(body, "Delete", "Object", KEYS_LIMIT)
+    keys: dict[str, Condition] = {}
     for entry in entries:
         if not entry.get("Key"):
             raise refused("MalformedXML", "an object to delete has no key")
-        named = sorted(entry.keys() - {"Key"})
+        named = sorted(entry.keys() - {"Key", *_CONDITIONS})
         if named:
             raise refused("NotImplemented", f"deletions by {named[0][:60]} are not offered here")
-    return Deletion(tuple(entry["Key"] for entry in entries), fields.get("Quiet") == "true")
+        wanted = of_deletion({_CONDITIONS[n]: v.strip() for n, v in entry.items() if n != "Key"})
+        if keys.setdefault(entry["Key"], wanted) != wanted:
+            raise refused("NotImplemented", "a key is deleted once, under one condition")
+    return Deletion(keys, fields.get("Quiet") == "true")
 
 
 def _part_of(entry: Mapping[str, str]) -> DeclaredPart:

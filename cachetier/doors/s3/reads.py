@@ -15,7 +15,7 @@ from cachetier.doors.http.ranges import Span, span_of
 from cachetier.doors.http.sending import SentAnswer
 from cachetier.doors.http.slots import Slots
 from cachetier.doors.s3.answers import LEVEL
-from cachetier.doors.s3.checksums import CRC64NVME, headers_of
+from cachetier.doors.s3.checksums import CRC64NVME, headers_of, is_composite
 from cachetier.doors.s3.conditions import http_date, is_unchanged
 from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.requests import S3Request
@@ -144,8 +144,11 @@ def _described(request: S3Request, found: Found, span: Span | None) -> dict[str,
 
 
 def _checksums(found: Found) -> dict[str, str]:
-    """Return the checksums of an object: clients compare what they read with those of all bytes."""
+    """Return the checksums of an object: of its bytes, or of its parts' checksums, never both.
+
+    An answer has one type for all, and clients take the first that they know for the one of it.
+    """
     known = dict(found.head.checksums)
-    if found.digest is not None:
+    if found.digest is not None and not is_composite(known):
         known[CRC64NVME] = digests.to_base64(found.digest)
     return headers_of(known)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cachetier.doors.s3.conditions import MATCH_SIZE, MATCH_TIME
 from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.requests import S3Request
 from cachetier.model.objects import CONTENT_HEADERS
@@ -31,6 +32,15 @@ _NOT_OFFERED_PREFIXES = (
     "x-amz-expected-bucket-owner",
     "x-amz-source-expected-bucket-owner",
 )
+# Conditions by the methods that know them: any other would act as if there was none.
+_CONDITIONS = {
+    "if-none-match": {"GET", "HEAD", "PUT", "POST"},
+    "if-modified-since": {"GET", "HEAD"},
+    "if-unmodified-since": {"GET", "HEAD"},
+    MATCH_SIZE: {"DELETE"},
+    MATCH_TIME: {"DELETE"},
+    "x-amz-if-match-initiated-time": set[str](),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ ROUTES = (
         ["uploads"],
         ["prefix", "delimiter", "max-uploads", "encoding-type", "key-marker", "upload-id-marker"],
     ),
-    _route("DeleteObjects", "POST bucket", "s3_delete", ["delete"]),
+    _route("DeleteObjects", "POST bucket", "s3_delete_objects", ["delete"]),
     _route("GetObject", "GET object", "s3_get", takes=[*_OVERRIDES, "partNumber"]),
     _route("HeadObject", "HEAD object", "s3_head", takes=[*_OVERRIDES, "partNumber"]),
     _route("PutObject", "PUT object", "s3_put"),
@@ -131,6 +141,8 @@ def route_of(request: S3Request) -> Route:
 
 def _refuse_extras(request: S3Request) -> None:
     for name, value in request.headers.items():
+        if request.method not in _CONDITIONS.get(name, {request.method}):
+            raise refused("NotImplemented", f"{name} of a {request.method} is not offered here")
         if name in NOT_OFFERED:
             if value not in NOT_OFFERED[name]:
                 raise refused("NotImplemented", f"this door does not offer {name}: {value[:60]}")

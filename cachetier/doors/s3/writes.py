@@ -16,12 +16,13 @@ from cachetier.doors.operations import Operations
 from cachetier.doors.s3.answers import LEVEL
 from cachetier.doors.s3.bodies import Bodies, Taken
 from cachetier.doors.s3.checksums import headers_of
-from cachetier.doors.s3.conditions import unquoted
+from cachetier.doors.s3.conditions import of_deletion, unquoted
 from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.heads import head_of
 from cachetier.doors.s3.incoming import Incoming
 from cachetier.doors.s3.requests import S3Request
 from cachetier.errors import InvalidRequestError, ReadOnlyMountError
+from cachetier.local.catalog.object_writes import Condition
 from cachetier.model.levels import Level, checked_level, covers
 from cachetier.model.objects import Head, Mode, Mount
 from cachetier.objects.base import Objects, PutAnswer, PutObject
@@ -125,7 +126,8 @@ class Writes:
                 kept = replace(head, checksums=taken.checksums)
                 now = replace(put, head=kept, md5=taken.md5)
                 taken.given = True
-                pool = self._pools.patient if taken.is_small else self._pools.quick
+                asks = put.if_absent or put.if_match is not None  # perhaps the bucket
+                pool = self._pools.patient if taken.is_small or asks else self._pools.quick
                 return await pool(self._commit, mount, now, taken, left), taken.checksums
 
         return await in_share(self._node, request.scope, ack.left, store)
@@ -154,20 +156,14 @@ class Writes:
 
     async def delete(self, request: S3Request, mount: Mount) -> Response:
         ack = self.ack(request, mount)
-        (answer,) = await self._pools.quick(self._objects.delete, mount, [request.key])
+        answer = await self.deleted(mount, [request.key], of_deletion(request.headers))
         return Response(status_code=204, headers=await self.acknowledged(mount, answer, ack))
 
-    async def delete_many(
-        self, request: S3Request, wanted: Sequence[tuple[Mount, Sequence[str]]]
-    ) -> dict[str, str]:
-        """Delete keys of mounts; return what the answer says of how safe that is."""
-        headers: dict[str, str] = {}
-        for mount, keys in wanted:
-            ack = self.ack(request, mount)
-            answers = await self._pools.quick(self._objects.delete, mount, keys)
-            last = max(answers, key=lambda each: each.version)
-            headers = await self.acknowledged(mount, last, ack)
-        return headers
+    async def deleted(self, mount: Mount, keys: Sequence[str], condition: Condition) -> PutAnswer:
+        """Delete keys, under a condition one alone; return the answer that covers all of them."""
+        pool = self._pools.patient if condition.asks else self._pools.quick  # it may ask the bucket
+        answers = await pool(self._objects.delete, mount, keys, condition)
+        return max(answers, key=lambda each: each.version)
 
 
 def conditions(request: S3Request, put: PutObject) -> PutObject:

@@ -127,6 +127,11 @@ def store_id_of(connection: apsw.Connection) -> str:
     return str(connection.execute("SELECT id FROM store").get)
 
 
+def created_at(connection: apsw.Connection) -> float:
+    """Return when the directory was made."""
+    return float(connection.execute("SELECT created_at FROM store").get)
+
+
 def _keep_plans(connection: apsw.Connection) -> None:
     """Plan each statement once: by default SQLite plans joins anew for every value bound."""
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)

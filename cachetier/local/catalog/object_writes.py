@@ -8,6 +8,7 @@ may speak of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -43,24 +44,34 @@ class InBucket:
 
     etag: str = NOTHING_THERE
     remote_etag: str = NOTHING_THERE
+    size_bytes: int = 0
+    modified_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold of a key for a put to happen: see ``PutObject`` of ``objects.base``.
+    """What must hold of a key for a put or a deletion to happen.
 
-    ``looked`` is what the bucket has, where this node does not know the key; None where nobody
-    looked, which an unconditional put needs not.
+    Attributes:
+        if_absent: The key is not there.
+        if_match: It is there, with this ETag.
+        if_size_bytes: What is there, if anything is, has this size.
+        if_modified_at: It was put in this second.
+        looked: What the bucket has, where this node does not know the key; None where nobody
+            looked, which is needless without a condition.
     """
 
     if_absent: bool = False
     if_match: str | None = None
+    if_size_bytes: int | None = None
+    if_modified_at: float | None = None
     looked: InBucket | None = None
 
     @property
     def asks(self) -> bool:
         """Whether there is a condition at all."""
-        return self.if_absent or self.if_match is not None
+        wanted = self.if_match, self.if_size_bytes, self.if_modified_at
+        return self.if_absent or any(each is not None for each in wanted)
 
 
 UNCONDITIONAL = Condition()
@@ -151,22 +162,29 @@ def commit_object(
 
 
 def delete_keys(
-    sql: apsw.Connection, run: str, deletions: Sequence[NewObject], now: float
+    sql: apsw.Connection,
+    run: str,
+    deletions: Sequence[NewObject],
+    now: float,
+    condition: Condition = UNCONDITIONAL,
 ) -> DeletedKeys:
     """Commit deletions, which follow all that is committed by now.
 
     A key that is known to nobody here is deleted too, as the bucket may have it; so is one whose
     deletion waits, as somebody may have put it since. A version in conflict was never shown, and
     nobody has to decide about it any more.
+
+    Raises:
+        NoSuchKeyError, ConditionError: The condition does not hold of a key; nothing was deleted.
     """
     save = begun_mount(sql, run, now)
     follows = objects.watermark(sql)
     deleted: list[CommittedObject] = []
     conflicts: list[Shard] = []
     for new in deletions:
-        conflicts += _forget_conflicts(sql, save.number, new.key)
         following = replace(new, follows=follows)
-        deleted.append(insert_version(sql, save, following, UNCONDITIONAL, now))
+        deleted.append(insert_version(sql, save, following, condition, now))
+        conflicts += _forget_conflicts(sql, save.number, new.key)
     if deleted:  # nothing else is committed in between
         query = "UPDATE objects SET request = ? WHERE version BETWEEN ? AND ?"
         sql.execute(query, (deleted[0].version, deleted[0].version, deleted[-1].version))
@@ -314,12 +332,17 @@ def _base(newest: ObjectVersion | None, condition: Condition) -> str | None:
 def _check(key: str, newest: ObjectVersion | None, condition: Condition) -> None:
     if newest is not None:
         etag = NOTHING_THERE if newest.deleted else newest.etag
+        there = InBucket(etag, "", newest.size_bytes, newest.committed_at)
     else:
-        etag = condition.looked.etag if condition.looked is not None else NOTHING_THERE
-    wanted = condition.if_match
-    if condition.if_absent and etag:
+        there = condition.looked or InBucket()
+    wanted, size_bytes, at = condition.if_match, condition.if_size_bytes, condition.if_modified_at
+    if condition.if_absent and there.etag:
         raise ConditionError(f"there is an object under {key} already", name=key)
-    if wanted is not None and not etag:
+    if wanted is not None and not there.etag:
         raise NoSuchKeyError(f"there is no object under {key} to match {wanted}", name=key)
-    if wanted not in (None, etag, ANY_ETAG):
+    if wanted not in (None, there.etag, ANY_ETAG):
         raise ConditionError(f"the object under {key} is not {wanted}", name=key)
+    if there.etag and size_bytes not in (None, there.size_bytes):
+        raise ConditionError(f"the object under {key} does not have {size_bytes} bytes", name=key)
+    if there.etag and at is not None and math.floor(at) != math.floor(there.modified_at):
+        raise ConditionError(f"the object under {key} was put at another time", name=key)

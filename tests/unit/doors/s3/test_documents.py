@@ -17,6 +17,7 @@ from cachetier.doors.s3.documents import (
     read_parts,
 )
 from cachetier.doors.s3.errors import S3RefusedError
+from cachetier.local.catalog.object_writes import UNCONDITIONAL, Condition
 from cachetier.objects.base import DeclaredPart
 
 NAMESPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
@@ -56,7 +57,7 @@ def test_documents_may_name_no_namespace_or_use_a_prefix() -> None:
     part = "<PartNumber>1</PartNumber><ETag>a</ETag>"
     assert read_parts(complete(part, attributes="")) == [DeclaredPart(1, "a")]
     prefixed = b"<x:Delete xmlns:x='u'><x:Object><x:Key>k</x:Key></x:Object></x:Delete>"
-    assert read_deletion(prefixed) == Deletion(("k",), quiet=False)
+    assert read_deletion(prefixed) == Deletion({"k": UNCONDITIONAL}, quiet=False)
 
 
 def test_ten_thousand_parts_are_read_and_one_more_is_not() -> None:
@@ -70,7 +71,7 @@ def test_ten_thousand_parts_are_read_and_one_more_is_not() -> None:
 
 def test_a_thousand_keys_are_deleted_and_ten_thousand_and_one_are_not() -> None:
     keys = [f"k{n}" for n in range(KEYS_LIMIT)]
-    assert read_deletion(delete(*keys)).keys == tuple(keys)
+    assert list(read_deletion(delete(*keys)).keys) == keys
     assert refusal(delete(*keys, "more")) == "MalformedXML"
     assert refusal(delete(*(f"k{n}" for n in range(10_001)))) == "MalformedXML"
 
@@ -87,7 +88,41 @@ def test_a_thousand_keys_are_deleted_and_ten_thousand_and_one_are_not() -> None:
     )
 )
 def test_keys_come_as_they_were_sent(keys: list[str]) -> None:
-    assert read_deletion(delete(*keys, more="<Quiet>true</Quiet>")) == Deletion(tuple(keys), True)
+    assert read_deletion(delete(*keys, more="<Quiet>true</Quiet>")) == Deletion(
+        dict.fromkeys(keys, UNCONDITIONAL), True
+    )
+
+
+def test_what_must_hold_of_a_key_to_be_deleted_is_read_with_it() -> None:
+    at = "<LastModifiedTime>Thu, 01 Jan 1970 00:01:40 GMT</LastModifiedTime>"
+    entries = (
+        "<Key>a</Key><ETag>&quot;e-1&quot;</ETag>",
+        f"<Key>b</Key><Size>7</Size>{at}",
+        "<Key>c</Key><LastModifiedTime>1970-01-01T00:01:40Z</LastModifiedTime>",
+    )
+    body = "".join(f"<Object>{entry}</Object>" for entry in entries)
+    assert read_deletion(f"<Delete>{body}</Delete>".encode()).keys == {
+        "a": Condition(if_match="e-1"),
+        "b": Condition(if_size_bytes=7, if_modified_at=100.0),
+        "c": Condition(if_modified_at=100.0),
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "code"),
+    [
+        ("<Object><Key>k</Key><Size>-1</Size></Object>", "InvalidArgument"),
+        ("<Object><Key>k</Key><Size>\u0661</Size></Object>", "InvalidArgument"),
+        (
+            "<Object><Key>k</Key><LastModifiedTime>once</LastModifiedTime></Object>",
+            "InvalidArgument",
+        ),
+        ("<Object><Key>k</Key><VersionId>1</VersionId></Object>", "NotImplemented"),
+        ("<Object><Key>k</Key><ETag>other</ETag></Object>", "NotImplemented"),
+    ],
+)
+def test_a_condition_that_is_none_or_another_for_one_key_is_refused(more: str, code: str) -> None:
+    assert refusal(delete("k", more=more)) == code
 
 
 @pytest.mark.parametrize(
