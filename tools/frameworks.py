@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -75,8 +76,16 @@ class Environment:
         return self.kind.lists / f"{self.name}.txt"
 
     @property
+    def node_packages(self) -> list[Path]:
+        """What npm is to install beside, of a client in JavaScript: its packages and their lock."""
+        return sorted((self.kind.lists / self.name).glob("package*.json"))
+
+    @property
     def version(self) -> str:
         """Its version: the first that its list asks for."""
+        if self.node_packages:
+            wanted = json.loads(self.node_packages[-1].read_text(encoding="utf-8"))["dependencies"]
+            return " ".join(next(iter(wanted.items())))
         pin = _PIN.search(self.packages.with_suffix(".in").read_text(encoding="utf-8"))
         assert pin is not None, f"{self.name}.in pins nothing"
         return f"{pin[1]} {pin[2]}"
@@ -85,10 +94,11 @@ class Environment:
         """Have what the list says; does nothing if it is there.
 
         Raises:
-            subprocess.CalledProcessError: pip could not; what it said is in ``stderr``.
+            subprocess.CalledProcessError: pip, or npm, could not; what it said is in ``stderr``.
         """
         stamp = self.folder / "installed"
-        wanted = hashlib.sha256(self.packages.read_bytes()).hexdigest()
+        lists = b"".join(each.read_bytes() for each in [self.packages, *self.node_packages])
+        wanted = hashlib.sha256(lists).hexdigest()
         if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
             return
         # Without a pip and a setuptools of its own: an old one here would hide that of `.venv`,
@@ -102,6 +112,11 @@ class Environment:
         pip += ["install", "--quiet"]
         pip += ["--no-deps", "--require-hashes", "--no-build-isolation", "--ignore-requires-python"]
         _called(*pip, "--requirement", self.packages)
+        if self.node_packages:
+            for each in self.node_packages:
+                shutil.copy(each, self.folder)
+            npm = [self.python.with_name("npm"), "--prefix", self.folder, "ci"]
+            _called(*npm, "--ignore-scripts", "--no-audit", "--no-fund")
         stamp.write_text(wanted, encoding="utf-8")
 
 
