@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -159,7 +160,7 @@ def wait(
     JSON: `level`, `age_seconds` since its save began.
     """
     wanted = chosen_level(level, "level", as_json)
-    with reported(as_json), reach(url, patient=True, seconds=timeout) as client:
+    with _reach_until(timeout, url, as_json) as client:
         reached = client.wait(run, step, wanted, timeout, name=name)
         age = shown_span(reached.age_seconds)
         text = f"{run}/{step}: {reached.level}, {age} after its save began"
@@ -177,16 +178,15 @@ def flush(
 ) -> None:
     """Drain first what is asked for, and wait until it is durable; exit 3 when it is not in time.
 
-    A step that is named is sent even where a policy keeps it on the node.
+    A step that is named is sent even where a policy keeps it on the node. It is an error, exit 1,
+    to name a run or step that neither this node nor S3 knows.
 
     JSON: `pending_shards`, `pending_bytes`, `pending_steps`: 0, 0 and none.
     """
     if step is not None and run is None:
         refuse("--step needs --run", "Name the run of the step.", as_json=as_json)
-    with reported(as_json), reach(url, patient=True, seconds=deadline) as client:
+    with _reach_until(deadline, url, as_json) as client:
         _flush(client, run, step, deadline, as_json)
-        if run is not None:
-            _tell_of_unknown(run, _run_names(client.runs()))
         pending = {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
         show(as_json, pending, "Everything asked for is durable.")
 
@@ -205,7 +205,7 @@ def _flush(
     not_yet = (NotDurableError, DeadlineError, ServiceUnavailableError, StoppingError)
     bar = progress(as_json)
     if bar is None:
-        client.flush(run, step, deadline)
+        _flush_known(client, run, step, deadline)
         return
     ends_at = time.monotonic() + deadline
     with bar:
@@ -214,7 +214,7 @@ def _flush(
         while True:
             left = ends_at - time.monotonic()
             try:
-                client.flush(run, step, max(0.0, min(SLICE_SECONDS, left)))
+                _flush_known(client, run, step, max(0.0, min(SLICE_SECONDS, left)))
             except not_yet:
                 if left <= SLICE_SECONDS:
                     raise
@@ -223,12 +223,27 @@ def _flush(
                 return
 
 
-def _tell_of_unknown(run: str, runs: list[str]) -> None:
-    """Say so if nothing of the run was here to flush: its name may be misspelt."""
-    if run not in runs:
-        meant = nearest(run, runs)
-        suggestion = f": did you mean {meant}?" if meant else "."
-        echo(f"This node knows no run {run}{suggestion}", err=True)
+@contextmanager
+def _reach_until(seconds: float, url: str | None, as_json: bool) -> Iterator[Client]:
+    """Yield a client for a verb that waits for bytes to be safe, whose time may be over."""
+    from cachetier.cli.waiting import not_durable_if_answering
+
+    client = reach(url, patient=True, seconds=seconds)
+    with reported(as_json), not_durable_if_answering(url), client as reached:
+        yield reached
+
+
+def _flush_known(client: Client, run: str | None, step: int | None, seconds: float) -> None:
+    """Flush; if nobody knows the run, say also which one was probably meant."""
+    from cachetier_client import NotFoundError
+
+    try:
+        client.flush(run, step, seconds)
+    except NotFoundError as error:
+        meant = nearest(run or "", _run_names(client.runs()))
+        if meant not in (None, run):
+            error.message += f": did you mean {meant}?"
+        raise
 
 
 def _dirty_bytes(client: Client, ends_at: float) -> int:

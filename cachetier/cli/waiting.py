@@ -40,6 +40,22 @@ def announced_wait(url: str, seconds: float, *, repeats: bool) -> Iterator[None]
         done.set()
 
 
+@contextmanager
+def not_durable_if_answering(url: str | None) -> Iterator[None]:
+    """Say of a deadline that is over inside that bytes are not durable, if ``url`` answers.
+
+    Then the service was only too busy to say so in time; of one that hangs nobody can tell.
+    """
+    from cachetier_client import DeadlineError, NotDurableError
+
+    try:
+        yield
+    except DeadlineError as error:
+        if _trouble_with(url) is not None:
+            raise
+        raise NotDurableError(f"nobody has said in time that it is durable: {error}") from error
+
+
 def _look_on(url: str, seconds: float, done: threading.Event, soon: bool) -> None:
     """Look until the verb is done or the service does not answer, at longer and longer intervals.
 
@@ -55,7 +71,7 @@ def _look_on(url: str, seconds: float, done: threading.Event, soon: bool) -> Non
         pause = min(2 * max(pause, SILENCE_SECONDS / 2), LONGEST_SILENCE_SECONDS)
 
 
-def _trouble_with(url: str) -> str | None:
+def _trouble_with(url: str | None) -> str | None:
     """Return why the service does not answer, or None if it does, be it with a refusal."""
     from cachetier_client import Client, DeadlineError, ServiceUnavailableError, StoppingError
 

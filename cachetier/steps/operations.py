@@ -61,7 +61,7 @@ from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import save_of
 from cachetier.restore.knowledge import Knowledge, max_age_of
 from cachetier.restore.published import FoundStep, PublishedSteps
-from cachetier.steps.pending import Pending, pending_of
+from cachetier.steps.pending import Pending, drained, pending_of
 from cachetier.steps.unflushed import UnflushedSteps
 from cachetier.steps.views import (
     NewestSteps,
@@ -485,25 +485,31 @@ class Checkpoints:
     def drained(self, run: str | None, step: int | None) -> Question[Pending]:
         """Hurry what is dirty, and return the question that ``flush`` asks, to be asked elsewhere.
 
-        A step that is named is drained even if a policy would keep it here.
+        A step that is named is drained even if a policy would keep it here. The answer about a run
+        or step that this node does not know comes from the bucket, and may be one of these too:
 
         Raises:
             AbortedError, SaveSupersededError, StepPublishedError: The step named never will be.
             FencedError: The disk failed: what is drained cannot be recorded.
+            NotFoundError: Neither this node nor the bucket knows what was named.
+            NotDurableError: This node does not, and the bucket has not answered in time.
         """
         if step is not None:
             self._want(run, step)
         self._hurry(run, step)
         if self._store.fenced is not None and pending_of(self._store, run, step):
             raise FencedError(self._store.fenced)
+        return drained(self._store, run, step, lambda: self._is_durable_elsewhere(run, step))
 
-        def look() -> Pending | None:
-            pending = pending_of(self._store, run, step)
-            return None if pending and self._store.fenced is None else pending
-
-        return Question(
-            ("drained", run, step), look, lambda _seconds: pending_of(self._store, run, step)
+    def _is_durable_elsewhere(self, run: str | None, step: int | None) -> bool:
+        """Return whether the bucket has what this node knows nothing of."""
+        assert run is not None
+        found = (
+            next(self._durable(run), None) if step is None else self._published.durable(run, step)
         )
+        if found is not None:
+            return True
+        return any(step in (None, view.step) for view in self.branches(run, Level.DURABLE))
 
     def _want(self, run: str | None, step: int) -> None:
         if run is None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from cachetier_client.identity.names import is_of_run
 from cachetier_client.units import counted, shown_size
 
-from cachetier.local.catalog import object_drains, queries
+from cachetier.errors import NotDurableError, NotFoundError
+from cachetier.local.catalog import object_drains, queries, step_queries
 from cachetier.local.store import Store
 from cachetier.model.objects import is_mount
+from cachetier.steps.waits import AskBucket, Question
 
 STEPS_LISTED = 20
 STEPS_NAMED = 5
@@ -82,3 +85,47 @@ def pending_of(store: Store, run: str | None, step: int | None) -> Pending:
         if run in (None, mount) and step is None:
             found.append(PendingStep(mount, 0, objects, size_bytes))
     return Pending(tuple(found))
+
+
+def drained(
+    store: Store, run: str | None, step: int | None, is_durable_elsewhere: Callable[[], bool]
+) -> Question[Pending]:
+    """Return the question whether nothing is left; after its time the answer is what is.
+
+    What this node knows nothing of is not durable for that: the bucket is asked, and raises what
+    ``is_durable_elsewhere`` does, or one of these:
+
+    Raises:
+        NotFoundError: Nobody knows it.
+        NotDurableError: The bucket has not answered in time.
+    """
+    named = f"run {run}" if step is None else f"step {step} of run {run}"
+
+    def is_known() -> bool:
+        return run is None or store.read(step_queries.is_known, run, step)
+
+    def ask() -> Pending:
+        if is_durable_elsewhere():
+            return Pending()
+        hint = "List what there is with `cachetier ls`; flush a step on the node that has it."
+        message = f"neither this node nor S3 knows {named}"
+        raise NotFoundError(message, hint=hint, run=run, step=step)
+
+    def look() -> Pending | AskBucket[Pending] | None:
+        left = pending_of(store, run, step)
+        if left:
+            return left if store.fenced is not None else None
+        return left if is_known() else AskBucket(ask)
+
+    def late(seconds: float) -> Pending:
+        left = pending_of(store, run, step)
+        if left or is_known():
+            return left
+        raise NotDurableError(
+            f"this node has nothing of {named}, and S3 has not answered in {seconds:g} s",
+            hint="Is it spelt so? See `cachetier ls`, and `cachetier status` for S3.",
+            run=run,
+            step=step,
+        )
+
+    return Question(("drained", run, step), look, late)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from cachetier_client import ServiceUnavailableError
+from cachetier_client import Client, DeadlineError, ServiceUnavailableError
 
 from cachetier.cli import steps, waiting
 from tests.integration.serving import serving
@@ -100,14 +100,33 @@ def test_nothing_is_said_of_waiting_where_the_verb_fails_by_itself(
     ]
 
 
-def test_a_flush_of_a_run_that_is_not_here_says_so() -> None:
+def test_a_flush_of_a_run_or_step_that_nobody_knows_fails_and_names_the_nearest() -> None:
     with serving() as served:
         run(served, "seal", "llama-7b", "1")
         outcome = run(served, "flush", "--run", "lama-7b", "--json")
+        step = run(served, "flush", "--run", "llama-7b", "--step", "2")
         well = run(served, "flush", "--run", "llama-7b", "--deadline", "0.1")
-    assert (outcome.code, outcome.json["pending_shards"]) == (0, 0)
-    assert outcome.err == "This node knows no run lama-7b: did you mean llama-7b?\n"
-    assert "no run" not in well.err
+    assert (outcome.code, outcome.json["error"]["code"]) == (1, "not_found")
+    assert "Neither this node nor S3 knows run lama-7b: did you mean llama-7b?" in outcome.err
+    assert (step.code, step.out) == (1, "")
+    assert "Neither this node nor S3 knows step 2 of run llama-7b" in step.err
+    assert "knows" not in well.err
+
+
+@pytest.mark.parametrize(
+    "words", [["flush", "--deadline", "1"], ["wait", "r", "1", "--timeout", "1"]]
+)
+def test_a_service_too_busy_to_answer_in_time_is_not_one_that_is_away(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_late(_self: Client, *_what: object, **_more: object) -> None:
+        raise DeadlineError("the exchange did not end within 1 s")
+
+    monkeypatch.setattr(Client, words[0], too_late)
+    with serving() as served:
+        outcome = run(served, *words)
+    assert outcome.code == 3
+    assert "Nobody has said in time that it is durable: " in outcome.err
 
 
 def test_nothing_is_said_while_a_service_that_is_well_makes_a_verb_wait() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import apsw
+from cachetier_client.identity.names import GENERATION_MARK
 
 from cachetier.local.catalog import rows
 from cachetier.model.lifecycle import ShardState
@@ -66,6 +67,16 @@ _PLACE = (
     "others.version = shards.version AND remote <> ?2 AND others.verified_at IS NOT NULL) "
     f"{_AT_REMOTE} WHERE save = ?1 "
 )
+
+
+def is_known(sql: apsw.Connection, run: str, step: int | None) -> bool:
+    """Return whether there is a save of a run or its branches, or of that step of it."""
+    query = (
+        "SELECT 1 FROM saves WHERE (run = ?1 OR run >= ?2 AND run < ?3) "
+        "AND (?4 IS NULL OR step = ?4) LIMIT 1"
+    )
+    first, after = f"{run}{GENERATION_MARK}", f"{run}{chr(ord(GENERATION_MARK) + 1)}"
+    return sql.execute(query, (run, first, after, step)).fetchone() is not None
 
 
 def rank_progress(sql: apsw.Connection, number: int, remote: str) -> list[RankProgress]:

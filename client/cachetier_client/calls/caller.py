@@ -24,10 +24,12 @@ from cachetier_client.calls.unsealed import Unsealed
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
+    BusyError,
     CachetierClientError,
     InvalidRequestError,
     NotDurableError,
     ProtocolMismatchError,
+    StoppingError,
 )
 from cachetier_client.identity.names import PutRequest, SaveIds, checked_element_size, checked_run
 from cachetier_client.io.buffers import element_size_of, gathered, is_source
@@ -194,7 +196,7 @@ class Caller:
             "level": level,
             "timeout_seconds": min(timeout_seconds, deadline.for_service()),
         }
-        with understood():
+        with understood(), _not_durable_in_time(timeout_seconds):
             reply = self.transport.call("wait", fields, deadline)
             return LevelReached(str(reply["level"]), float(reply["age_seconds"]))
 
@@ -203,7 +205,7 @@ class Caller:
         deadline = self.deadline(max(timeout_seconds, _SHORTEST_EXCHANGE_SECONDS))
         patience = min(timeout_seconds, deadline.for_service())
         fields = {"run": run, "step": step, "timeout_seconds": patience}
-        with understood():
+        with understood(), _not_durable_in_time(timeout_seconds):
             reply = self.transport.call("flush", fields, deadline)
             shards, size_bytes = int(reply["pending_shards"]), int(reply["pending_bytes"])
             steps = [f"{each['run']}/{each['step']}" for each in reply["pending_steps"]]
@@ -341,6 +343,18 @@ def understood() -> Iterator[None]:
         yield
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolMismatchError(f"the service's reply is not understood: {error!r}") from error
+
+
+@contextmanager
+def _not_durable_in_time(seconds: float) -> Iterator[None]:
+    """Say what a service that is there, and too busy until the deadline, means for a wait."""
+    try:
+        yield
+    except (BusyError, StoppingError) as error:
+        raise NotDurableError(
+            f"nobody has said in time ({seconds:g} s) that it is durable: {error.message} "
+            f"({error.code})",
+        ) from error
 
 
 def _opened(path: os.PathLike[str]) -> BinaryIO:

@@ -213,6 +213,7 @@ class Runs:
 
         Raises:
             NotDurableError: Something still is; the message names the steps.
+            NotFoundError: Neither the node nor the bucket knows the run or step that was named.
         """
         with self._caller.calling("flush", run=run, step=step):
             which_run = None if run is None else checked_run(run)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.errors import CachetierError, NotFoundError
+from cachetier.errors import CachetierError, NotDurableError, NotFoundError
 from cachetier.model.levels import Level
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.pending import Pending, PendingStep
@@ -330,12 +330,43 @@ def test_a_flush_tells_what_is_pending(node: Node) -> None:
 
     assert flush("run", 1) == [(1, 2, size_bytes)]
     assert flush(None, None) == [(1, 2, size_bytes), (2, 2, size_bytes)]
-    assert flush("other", None) == []
     while node.drain.drain_one():
         pass
     assert flush("run", 1) == [(1, 1, 0)], "sealed, and not published yet"
     node.drain.publish_all()
     assert flush(None, None) == []
+
+
+def test_a_flush_of_what_nobody_knows_is_never_done(node: Node, elsewhere: Node) -> None:
+    """Whoever stops a node on the word of a flush has misspelt the run, or asks another node."""
+    save_step(node)
+    node.drain.drain_all()
+    save_step(elsewhere, 2)
+
+    assert not node.checkpoints.flush("run", 1, 0.0)
+    assert code_of(lambda: node.checkpoints.flush("run", 2, 0.0)) == "not_found"
+    assert code_of(lambda: node.checkpoints.flush("rum", None, 0.0)) == "not_found"
+
+
+def test_a_flush_of_what_the_bucket_has_or_a_branch_of_the_run_is_done(
+    node: Node, elsewhere: Node
+) -> None:
+    save_step(elsewhere)
+    elsewhere.drain.drain_all()
+    of = SaveIds("other~files~a", 3, "save", 0, 1)
+    node.put(of, "x", b"x")
+    node.checkpoints.seal(of, 1)
+    node.drain.drain_all()
+
+    for run, step in (("run", 1), ("run", None), ("other", 3), ("other", None)):
+        assert not node.checkpoints.flush(run, step, 0.0)
+
+
+def test_a_flush_that_cannot_ask_the_bucket_in_time_says_so(node: Node) -> None:
+    late = node.checkpoints.drained("rum", 1).late
+
+    with pytest.raises(NotDurableError, match="of step 1 of run rum, and S3 has not answered"):
+        late(0.0)
 
 
 def test_a_flush_on_a_failed_disk_is_done_where_nothing_is_dirty(node: Node) -> None:
