@@ -14,11 +14,19 @@ from rich.text import Text
 from cachetier.cli.output import table
 from cachetier.cli.status import MOUNT_ROWS, bar, cut, mount_table
 from cachetier.status.rates import Node, Rates
-from cachetier.status.words import danger, held_back, troubles, worst, worst_state
+from cachetier.status.words import (
+    danger,
+    held_back,
+    remote_state,
+    troubles,
+    worst,
+    worst_state,
+)
 
 WARNINGS = 3
 RUN_CELLS = 24
-STATES = {"ready": "bold green", "ok": "green", "throttled": "yellow", "leaving": "yellow"}
+STATES = {"ready": "bold green", "ok": "green"}
+STATES |= {"throttled": "yellow", "leaving": "yellow", "unasked": "dim"}
 BAD = "bold red"
 STYLES = {"bad": BAD, "near": "yellow"}
 
@@ -128,7 +136,7 @@ def _remotes(status: dict[str, Any], rates: Rates) -> Table:
         rate = rates.remotes.get(remote["name"])
         shown.add_row(
             remote["name"],
-            _state(str(remote["state"])),
+            Text(remote_state(remote), STATES.get(str(remote["state"]), BAD)),
             _speed(rate),
             shown_size(remote["pending_bytes"]) if remote["pending_bytes"] else "-",
             _eta(remote["eta_seconds"]),

@@ -9,7 +9,7 @@ from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.cli.output import AsJson, Url, console, print_json, reach, reported, table
-from cachetier.status.words import last_error, pace_limits
+from cachetier.status.words import last_error, pace_limits, remote_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ RUN_ROWS = 5
 SUPERSEDED_SHOWN_SECONDS = 86_400.0
 MOUNT_ROWS = 4
 RUN_CELLS = 28
-_STYLES = {"ready": "bold green", "ok": "green", "throttled": "yellow", "unreachable": "bold red"}
+_STYLES = {"ready": "bold green", "ok": "green", "throttled": "yellow", "unasked": "dim"}
 
 
 def status(url: Url = None, as_json: AsJson = False) -> None:
@@ -194,7 +194,8 @@ def _remote(remote: dict[str, Any]) -> Text:
     state = str(remote["state"])
     is_replica = remote.get("role") == "replica"
     name = f"{remote['name']}  " if is_replica else ""
-    text = Text.assemble(f"{name}{remote['url']}  ", (state, _STYLES.get(state, "bold red")))
+    shown = remote_state(remote), _STYLES.get(state, "bold red")
+    text = Text.assemble(f"{name}{remote['url']}  ", shown)
     if remote["endpoint"]:
         text.append(f"  at {remote['endpoint']}", "dim")
     if is_replica:

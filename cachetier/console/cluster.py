@@ -24,7 +24,7 @@ from cachetier_client.units import shown_size, shown_span
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachetier.console.node import BAD, GOOD, REMOTE_TONES, eta_words, size_or_dash, speed
-from cachetier.status.words import danger
+from cachetier.status.words import WELL_STATES, danger
 
 ANSWER_SECONDS = 2.0
 ANSWER_LIMIT_BYTES = 4 << 20
@@ -100,7 +100,8 @@ def figures_in(text: str, url: str, at: float) -> NodeFigures:
         for labels, value in found["remote_state"]
         if value and labels["remote"] == "durable"
     ]
-    state = "fenced" if one("fenced") else next((each for each in remote if each != "ok"), "ready")
+    bad = (each for each in remote if each not in WELL_STATES)
+    state = "fenced" if one("fenced") else next(bad, "ready")
     return NodeFigures(
         url=url,
         at=at,

@@ -13,13 +13,13 @@ from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.status.rates import Rates
-from cachetier.status.words import danger, held_back, long_span, worst
+from cachetier.status.words import danger, held_back, long_span, remote_state, worst
 
 Status = Mapping[str, Any]
 
 PENDING_ROWS = 12
 GOOD, NEAR, BAD = "good", "near", "bad"
-REMOTE_TONES = {"ok": GOOD, "throttled": NEAR}
+REMOTE_TONES = {"ok": GOOD, "throttled": NEAR, "unasked": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,9 @@ def _pace_tile(remote: Status) -> Tile:
     total = remote.get("throttled") or 0
     before = f"throttled {counted(total, 'time')} since start" if total else "nothing in its way"
     tone = REMOTE_TONES.get(state, BAD)
-    return Tile("S3", state, "; ".join(why) or before, "" if tone == GOOD else tone)
+    return Tile(
+        "S3", remote_state(dict(remote)), "; ".join(why) or before, "" if tone == GOOD else tone
+    )
 
 
 def remotes_of(status: Status, rates: Rates) -> list[RemoteRow]:
@@ -159,7 +161,7 @@ def remotes_of(status: Status, rates: Rates) -> list[RemoteRow]:
     return [
         RemoteRow(
             name=str(each["name"]),
-            state=str(each["state"]),
+            state=remote_state(dict(each)),
             tone=REMOTE_TONES.get(str(each["state"]), BAD),
             rate=speed(rates.remotes.get(each["name"])),
             pending=size_or_dash(each["pending_bytes"]),

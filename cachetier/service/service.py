@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,9 +50,9 @@ from cachetier.reclaim.gc import Garbage
 from cachetier.reclaim.loop import Housekeeping
 from cachetier.reclaim.prune import prune_catalog
 from cachetier.reclaim.retention import Retention
+from cachetier.remote.answers import Answers
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
-from cachetier.remote.mounted import MountBuckets
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.fill import Room
 from cachetier.restore.knowledge import Knowledge
@@ -67,6 +66,7 @@ from cachetier.service.wiring import (
     cluster_of,
     knowledge_of,
     locked,
+    mount_buckets,
     open_drains,
     policy_of,
     refuse_own_door,
@@ -117,10 +117,16 @@ class Service:
         self._clock = clock or SystemClock()
         self._remote = remote_settings(settings)
         self._store_clock = StoreClock()
-        self._bucket = bucket or open_remote(self._remote, store_clock=self._store_clock)
         self._replica_settings = replica_settings(settings)
+        names = [DURABLE, *(each.name for each in self._replica_settings)]
+        self._answers = {name: Answers(self._clock.now) for name in names}
+        self._opened = bucket or open_remote(self._remote, store_clock=self._store_clock)
+        self._bucket = self._answers[DURABLE].of(self._opened)
         refuse_own_door(settings, (self._remote, *self._replica_settings))
-        self._replicas = [Remote(each.name, open_remote(each)) for each in self._replica_settings]
+        self._replicas = [
+            Remote(each.name, self._answers[each.name].of(open_remote(each)))
+            for each in self._replica_settings
+        ]
         self._open_drain = open_drain or self._supervisor
         self._changes = Changes(self._clock)
         self._waits = Waits(self._changes, self._clock)
@@ -131,7 +137,7 @@ class Service:
                 "service": lambda: points_of_service(self.report.service()),
                 "catalog": lambda: points_of_catalog(self.report.node()),
             },
-            [DURABLE, *(each.name for each in self._replica_settings)],
+            names,
             version=__version__,
         )
         self.health_url: str | None = None
@@ -209,7 +215,10 @@ class Service:
         self._incidents = Incidents(store)
         self._drain = self._open_drain(store, self._changes, self._incidents, self.metrics)
         knowledge = knowledge_of(store, self._bucket, clock, self._drain, self._announce)
-        mounted = MountedObjects(store, self._mount_buckets(), clock)
+        buckets = mount_buckets(
+            self._settings, self._remote, self._opened, self._answers[DURABLE], self._store_clock
+        )
+        mounted = MountedObjects(store, buckets, clock)
         self._ordering = ordering_of(mounted.buckets, store, self._changes, clock)
         self._unmounted = unmounted_warnings(store, self._settings.s3_mounts)
         self._settling = Settling(store, mounted.buckets, self._ordering, self._changes.ring)
@@ -261,19 +270,9 @@ class Service:
             warnings=self._warnings,
             flow=self.metrics.flow,
             access=self._access,
+            answers=self._answers,
             markers=self._ordering.waiting,
         )
-
-    def _mount_buckets(self) -> MountBuckets:
-        """Return the buckets of mounts; the checkpoints' own is paced together with them."""
-
-        def opened(name: str) -> Bucket:
-            if name == self._remote.bucket:
-                return self._bucket
-            settings = replace(self._remote, bucket=name, prefix="")
-            return open_remote(settings, store_clock=self._store_clock)
-
-        return MountBuckets(self._settings.s3_mounts, opened, self._store_clock)
 
     def _keeps_restored(self) -> bool:
         settings, space = self._settings, self.store.space

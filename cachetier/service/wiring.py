@@ -38,8 +38,11 @@ from cachetier.notifier import Changes
 from cachetier.objects.base import ReadableObjects
 from cachetier.parsers import is_loopback
 from cachetier.reclaim.evict import Evictor
+from cachetier.remote.answers import Answers
 from cachetier.remote.boto_client import DEFAULT_REGION, endpoint_of_profile
 from cachetier.remote.bucket import Bucket, Remote
+from cachetier.remote.factory import open_remote
+from cachetier.remote.mounted import MountBuckets
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.knowledge import Knowledge
@@ -214,6 +217,24 @@ def knowledge_of(
         on_published=drain.published,
         is_cut_off=lambda: drain.state()[0].remote.state in ("unreachable", "refused"),
     )
+
+
+def mount_buckets(
+    settings: Settings,
+    remote: RemoteSettings,
+    bucket: Bucket,
+    answers: Answers,
+    store_clock: StoreClock,
+) -> MountBuckets:
+    """Return the buckets of mounts, heard; the checkpoints' own is paced together with them."""
+
+    def opened(name: str) -> Bucket:
+        if name == remote.bucket:
+            return answers.of(bucket, shared=True)
+        elsewhere = open_remote(replace(remote, bucket=name, prefix=""), store_clock=store_clock)
+        return answers.of(elsewhere, shared=True)
+
+    return MountBuckets(settings.s3_mounts, opened, store_clock)
 
 
 def restore_listener(evictor: Evictor, metrics: Metrics) -> RestoreListener:

@@ -13,6 +13,7 @@ from cachetier.drain.serve.drains import Drain
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.store import Store
 from cachetier.objects.cluster import WaitingMarker
+from cachetier.remote.answers import Answers
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot, snapshot_of
 from cachetier.status.status import status_of
 from cachetier.status.warnings import Machine
@@ -56,12 +57,14 @@ class NodeReport:
         warnings: Callable[[], Sequence[str]],
         flow: Callable[[], Mapping[str, int]],
         access: Access,
+        answers: Mapping[str, Answers],
         markers: Callable[[], Sequence[WaitingMarker]] = tuple,
     ) -> None:
         """A report; ``warnings`` adds what readers found, ``flow`` what went through.
 
         ``access`` knows what principals have of their quotas, and who shares the service's user;
-        ``markers`` are those that wait for other nodes.
+        ``answers``, by remote, what requests of people met there; ``markers`` are those that wait
+        for other nodes.
         """
         self._store = store
         self._clock = clock
@@ -71,6 +74,7 @@ class NodeReport:
         self._warnings = warnings
         self._flow = flow
         self._access = access
+        self._answers = answers
         self._markers = markers
         self._doors: Sequence[Door] = ()
         self._addresses = Addresses("", None)
@@ -88,8 +92,14 @@ class NodeReport:
     def service(self) -> ServiceSnapshot:
         """Return what Prometheus gets even while the catalog cannot be read."""
         machine, space = self._machine, self._store.space
-        found = {each.remote.name: each for each in self._drain.state()}
-        names = (remote.name for remote in machine.remotes)
+        found, now = {each.remote.name: each for each in self._drain.state()}, self._clock.now()
+        drains = {
+            each.name: found.get(each.name) or DrainSnapshot.unknown(each.name)
+            for each in machine.remotes
+        }
+        for name, drain in drains.items():
+            if answers := self._answers.get(name):
+                drain.remote = drain.remote.with_answers(answers.met, now)
         return ServiceSnapshot(
             state=self._state(),
             reason=self.not_ready(),
@@ -102,7 +112,7 @@ class NodeReport:
             busy_ranks=self._drain.queue.phases.hints().busy_ranks,
             exposure_objective_seconds=machine.exposure_objective_seconds,
             started_at=machine.started_at,
-            drains={name: found.get(name) or DrainSnapshot.unknown(name) for name in names},
+            drains=drains,
         )
 
     def node(self) -> NodeSnapshot:

@@ -53,7 +53,7 @@ def status_of(
             **machine.disk,
         },
         "remotes": [
-            _remote(remote, progress, service.drains[remote.name])
+            _remote(remote, progress, service.drains[remote.name], now)
             for remote, progress in zip(machine.remotes, node.remotes, strict=True)
         ],
         "drain": durable.as_json(),
@@ -109,10 +109,10 @@ def _local_only(machine: Machine, node: NodeSnapshot) -> dict[str, Any]:
 
 
 def _remote(
-    remote: RemoteSettings, progress: RemoteProgress, drain: DrainSnapshot
+    remote: RemoteSettings, progress: RemoteProgress, drain: DrainSnapshot, now: float
 ) -> dict[str, Any]:
     """Describe a remote: as it was set, as its drain finds it, and what it is still owed."""
-    is_durable = remote.role == "durable"
+    is_durable, asked_at = remote.role == "durable", drain.remote.asked_at
     return {
         "name": remote.name,
         "role": remote.role,
@@ -122,6 +122,7 @@ def _remote(
         "verify": remote.verify,
         "conditional_writes": remote.conditional_writes,
         **asdict(drain.remote),
+        "unasked_seconds": None if asked_at is None else max(0.0, now - asked_at),
         **({} if is_durable else {"drain": drain.as_json()}),
         "pending_steps": progress.pending.steps,
         "pending_shards": progress.pending.shards,

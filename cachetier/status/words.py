@@ -10,6 +10,7 @@ from cachetier_client.units import counted, shown_size, shown_span
 UNCHECKED_SECONDS = 10.0  # twice as long as knowledge of a published step is fresh
 NEAR_SHARE = 0.5  # of the objective
 STANDSTILL_SECONDS = 60.0
+WELL_STATES = ("ok", "unasked")  # of a remote with which nothing is wrong that anybody knows of
 _LONG_UNITS = ((86_400.0, "day"), (3_600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
 Status = dict[str, Any]
@@ -34,8 +35,17 @@ def danger(seconds: float, objective: float) -> str:
 
 def worst_state(status: Status) -> str:
     """Return the node's state, or that of its remote where only that is in trouble."""
-    remote = next((str(each["state"]) for each in status["remotes"] if each["state"] != "ok"), "")
+    states = (str(each["state"]) for each in status["remotes"])
+    remote = next((state for state in states if state not in WELL_STATES), "")
     return remote if remote and status["state"] == "ready" else str(status["state"])
+
+
+def remote_state(remote: Status) -> str:
+    """Return the state of a remote in words: of one that nobody asked for long, for how long."""
+    if remote["state"] != "unasked":
+        return str(remote["state"])
+    seconds = remote.get("unasked_seconds")
+    return "not asked yet" if seconds is None else f"not asked for {shown_span(seconds)}"
 
 
 def pace_limits(remote: Status) -> list[str]:

@@ -188,7 +188,7 @@ class Checkpoints:
                 adopt.adopt, self._store.policy, save_of(found), (), self._clock.now()
             )
         elif must_exist:
-            raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
+            raise _no_step(run, step)
 
     # --- pinning ---------------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class Checkpoints:
                 return view, here + ([] if stale else self._shards_elsewhere(save, view, here))
         found = self._published.find(run, step)
         if found is None:
-            raise NotFoundError(f"run {run} has no step {step}", run=run, step=step)
+            raise _no_step(run, step)
         return self._found(found), remote_shards(found)
 
     def _shards_elsewhere(

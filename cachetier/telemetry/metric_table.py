@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 PREFIX = "cachetier_"
-REMOTE_STATES = ("ok", "throttled", "unreachable", "refused")
+REMOTE_STATES = ("ok", "throttled", "unreachable", "refused", "unasked")
 
 
 class MetricKind(StrEnum):
@@ -251,7 +251,7 @@ _REMOTES = (
     _gauge(
         "remote_state",
         "1 for the present state of the remote, 0 for the others: `ok`, `throttled`, "
-        "`unreachable`, `refused`. In the last two nothing but a probe is sent.",
+        "`unreachable`, `refused`, `unasked` (nobody asked it for a minute).",
         "remote",
         "state",
         status="remotes[].state",

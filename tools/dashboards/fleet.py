@@ -141,12 +141,13 @@ FIRING = Row(
         ),
         Panel(
             "Nodes by the state of the durable remote",
-            "As the drain of each node finds it.",
+            "As the requests of each node find it; nobody asked it lately: not asked.",
             [
                 Query(nodes_in("ok"), "ok"),
                 Query(nodes_in("throttled"), "throttled"),
                 Query(nodes_in("unreachable"), "unreachable"),
                 Query(nodes_in("refused"), "refused"),
+                Query(nodes_in("unasked"), "not asked"),
             ],
             width=12,
             runbook="remote-unreachable",

@@ -22,6 +22,7 @@ STATES = {
     1: ("throttled", YELLOW),
     2: ("unreachable", RED),
     3: ("refused", RED),
+    4: ("not asked", YELLOW),
 }
 
 

@@ -18,9 +18,9 @@ def quantile(share: str, metric: str, by: str = "") -> str:
 
 def state_of(labels: str = NODE) -> str:
     """Return the state of each remote as the number that ``STATES`` puts in words."""
-    numbers = (("ok", 0), ("throttled", 1), ("unreachable", 2), ("refused", 3))
+    states = ("ok", "throttled", "unreachable", "refused", "unasked")
     return " or ".join(
         f"max by (instance, remote) "
         f'(cachetier_remote_state{{{labels}, state="{state}"}} == 1) * {number}'
-        for state, number in numbers
+        for number, state in enumerate(states)
     )

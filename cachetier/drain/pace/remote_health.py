@@ -13,12 +13,8 @@ from cachetier_client.circuit_breaker import CircuitBreaker, State
 from cachetier_client.clock import Clock
 
 from cachetier.drain.messages import ReportHealth
-from cachetier.errors import (
-    RemoteError,
-    RemoteRefusedError,
-    ThrottledError,
-    TransientError,
-)
+from cachetier.errors import RemoteError
+from cachetier.remote.answers import state_after
 
 PROBE_SECONDS = 1.0
 PROBE_LIMIT_SECONDS = 30.0
@@ -62,7 +58,7 @@ class RemoteHealth:
 
     def failed(self, error: RemoteError) -> None:
         """An item failed beyond what retrying could mend."""
-        state = _name(error)
+        state = state_after(error)
         if state is None:
             return
         with self._lock:
@@ -97,7 +93,7 @@ class RemoteHealth:
             self._probe_failed = True
             self._breaker.probe_failed(self._clock.monotonic())
             known = self._health
-            self._health = ReportHealth(_name(error) or known.state, error.message)
+            self._health = ReportHealth(state_after(error) or known.state, error.message)
         if self._health != known:
             self._report(self._health)
 
@@ -106,12 +102,3 @@ class RemoteHealth:
             mended = self._breaker.probe_passed() and self._probe_failed
         if mended:
             self._report(ReportHealth(self._health.state, self._health.reason, retry=True))
-
-
-def _name(error: RemoteError) -> str | None:
-    """Return the state of a remote that answers so, or None if the answer was about one object."""
-    if isinstance(error, RemoteRefusedError):
-        return "refused"
-    if isinstance(error, ThrottledError):
-        return "throttled"
-    return "unreachable" if isinstance(error, TransientError) else None

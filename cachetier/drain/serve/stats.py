@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from cachetier_client.bucket_format.stored import Codec, Stored
@@ -25,6 +25,7 @@ from cachetier.local.catalog.records import Summary
 from cachetier.model.checkpoint import Save
 from cachetier.model.objects import ObjectVersion
 from cachetier.model.shard import Shard
+from cachetier.remote.answers import Met
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 from cachetier.telemetry.metrics import Metrics
@@ -32,6 +33,7 @@ from cachetier.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 THROTTLED_SECONDS = 15.0
+UNASKED_SECONDS = 60.0
 CONFLICTS_SHOWN = 100
 
 _STATE_EVENTS = {
@@ -43,12 +45,16 @@ _STATE_EVENTS = {
 
 @dataclass(slots=True)
 class RemoteSnapshot:
-    """How the drain finds its remote: a part of ``remotes[]`` in the status object."""
+    """How a remote is found: a part of ``remotes[]`` in the status object.
+
+    ``asked_at`` is when a request to it ended last, whatever its answer.
+    """
 
     name: str
     state: str = "ok"
     reason: str = ""
     since: float = 0.0
+    asked_at: float | None = None
     progressed_at: float | None = None
     throttled: int = 0
     requests: int = 0
@@ -60,6 +66,23 @@ class RemoteSnapshot:
     def is_paused(self) -> bool:
         """Whether a window pauses the drain."""
         return self.pace.get("bytes_per_second") == 0
+
+    def with_answers(self, met: Met, now: float) -> RemoteSnapshot:
+        """Return it with what people's requests ``met``; of a remote not asked for long, that.
+
+        A failure of theirs counts until the remote takes something, or answers another.
+        """
+        asked_at = max((at for at in (self.asked_at, met.asked_at) if at), default=None)
+        found = replace(self, asked_at=asked_at)
+        if self.state not in ("ok", "throttled"):
+            return found  # and probed
+        if met.state != "ok" and (met.asked_at or 0.0) >= max(
+            self.since, self.progressed_at or 0.0
+        ):
+            found.state, found.reason, found.since = met.state, met.reason, met.since
+        if asked_at is None or now - asked_at > UNASKED_SECONDS:
+            found.state = "unasked"
+        return found
 
 
 @dataclass(slots=True)
@@ -172,6 +195,8 @@ class DrainStats:
             if changed:
                 remote.since = self._clock.now()
             remote.state, remote.reason = state, reason
+            if state != "ok":
+                remote.asked_at = self._clock.now()
         if changed and state == "ok":
             tell(log, events.REMOTE_WELL, remote=self.remote)
         elif changed:
@@ -196,6 +221,8 @@ class DrainStats:
             remote.pace = asdict(report.pace)
             if was_paused and not remote.is_paused:
                 remote.progressed_at = self._clock.now()  # a pause is no standstill
+            if report.requests:
+                remote.asked_at = self._clock.now()
             remote.requests += report.requests
             remote.throttled += report.throttled
             self._now.sent_bytes += report.sent_bytes
