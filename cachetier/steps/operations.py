@@ -504,10 +504,8 @@ class Checkpoints:
     def _is_durable_elsewhere(self, run: str | None, step: int | None) -> bool:
         """Return whether the bucket has what this node knows nothing of."""
         assert run is not None
-        found = (
-            next(self._durable(run), None) if step is None else self._published.durable(run, step)
-        )
-        if found is not None:
+        steps = self._durable(run) if step is None else [self._published.durable(run, step)]
+        if next(iter(steps), None) is not None:
             return True
         return any(step in (None, view.step) for view in self.branches(run, Level.DURABLE))
 
