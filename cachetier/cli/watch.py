@@ -149,7 +149,7 @@ def _check_place(rank: int | None, world_size: int | None, as_json: bool) -> Non
 
 
 def _tell(outcome: Outcome, as_json: bool) -> None:
-    where = f"{outcome.path} (step {outcome.step})"
+    where = outcome.path + ("" if outcome.step is None else f" (step {outcome.step})")
     if outcome.trouble:
         complain(f"{where}: {outcome.trouble}", outcome.hint)
     if as_json:

@@ -1,7 +1,7 @@
 """Which paths below a folder are a trainer's steps, and which file says that one has ended.
 
 A step is a folder (``checkpoint-500/``), or a single file (``epoch=1-step=16.ckpt``), whose name
-has a step's number. Its *marker* is the file that its framework writes last.
+has a step's number; or several of them. Its *marker* is the file that its framework writes last.
 """
 
 from __future__ import annotations
@@ -41,13 +41,21 @@ class SaveRules:
 
     def step_of(self, name: str) -> int | None:
         """Return the step that a folder or a file is called after, or None."""
-        if _UNFINISHED.match(name):
+        if self.is_unfinished(name):
             return None
         if self.step_name is not None:  # a file's suffix is not of the form
             steps = (self.step_name.step_of("", each) for each in (name, name.rpartition(".")[0]))
             return next((step for step in steps if step is not None), None)
         found = find_step([name])
         return None if found is None else found.step
+
+    def has_word(self, name: str) -> bool:
+        """Return whether more than a number, which may be a job's or a date, says its step."""
+        return self.step_name is not None or not name.isdecimal()
+
+    def is_unfinished(self, name: str) -> bool:
+        """Return whether a folder or file is hidden, or called like one that is being written."""
+        return _UNFINISHED.match(name) is not None
 
     def ends_save(self, name: str) -> bool:
         """Return whether the file ``folder/file``, or a single ``file``, ends its step's save."""

@@ -22,11 +22,12 @@ from cachetier_client.adopt.bridge import Bridge
 from cachetier_client.adopt.inotify import Event, Inotify
 from cachetier_client.adopt.rules import POINTERS
 from cachetier_client.adopt.sources import files_of, is_being_written, save_id_of
-from cachetier_client.adopt.trainer_folder import TrainerFolder
+from cachetier_client.adopt.trainer_folder import StepFiles, TrainerFolder
 from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.errors import (
     CachetierClientError,
     FixCallError,
+    InvalidRequestError,
     LookAtRunError,
     OpenForWritingError,
 )
@@ -42,12 +43,17 @@ _GONE = ("was deleted before it could be copied", "Have the trainer keep its che
 
 @dataclass(frozen=True, slots=True)
 class EndedSave:
-    """A save that has ended: its path below the watched folder, and where to adopt it from."""
+    """A save that has ended: where it is, for people, and where to adopt it from.
+
+    ``saves`` are the paths below the watched folder that it is made of.
+    """
 
     path: str
     step: int
     source: str
     key: str
+    origin: str
+    saves: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ class Outcome:
     """
 
     path: str
-    step: int
+    step: int | None
     receipts: tuple[Receipt, ...] = ()
     trouble: str = ""
     hint: str = ""
@@ -67,7 +73,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class _Recent:
-    """A save that something happened to: when, and when to look at it."""
+    """A step that something happened to: when, and when to look at it."""
 
     at: float
     due: float
@@ -103,10 +109,12 @@ class Watcher:
         self._clock = clock or SystemClock()
         self._inotify = inotify or Inotify()
         self._bridge = Bridge(folder.root)
-        self._recent: dict[str, _Recent] = {}
-        self._taken: dict[str, str] = {}  # the files that were handed over last, by their save's id
+        self._saves: dict[int, set[str]] = {}  # by their step
+        self._recent: dict[int, _Recent] = {}
+        self._taken: dict[int, str] = {}  # the files that were handed over last, by their save's id
         self._pending: dict[str, EndedSave] = {}
-        self._changed: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._told: set[tuple[str, str]] = set()
+        self._changed: queue.SimpleQueue[EndedSave] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[EndedSave | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._defect: BaseException | None = None
@@ -137,7 +145,8 @@ class Watcher:
             self._inotify.close()
             self._bridge.close()
             for save in list(self._pending.values()):
-                self._warn(save.path, "is not copied yet", "Watch again: it is kept.", failed=True)
+                hint = "Watch again: it is kept."
+                self._warn(save.path, save.step, "is not copied yet", hint, failed=True)
         if self._defect is not None:
             raise self._defect
 
@@ -153,9 +162,9 @@ class Watcher:
         for event in self._inotify.read(min(due - self._clock.monotonic(), LISTEN_SECONDS)):
             self._note(event)
         while not self._changed.empty():
-            path = self._changed.get()
-            self._taken.pop(path, None)
-            self._touch([path])
+            save = self._changed.get()
+            self._taken.pop(save.step, None)
+            self._touch(save.saves)
 
     def _note(self, event: Event) -> None:
         if event.path is None:
@@ -177,64 +186,91 @@ class Watcher:
     def _touch(self, saves: Iterable[str]) -> None:
         now = self._clock.monotonic()
         for save in saves:
-            before = self._recent.get(save)
+            if not _is_text(save):
+                hint = "Give it a name that any machine can read."
+                self._warn_once(save, None, "skipped: its name is not UTF-8", hint)
+                continue
+            step = self._folder.step_of(save)
+            self._saves.setdefault(step, set()).add(save)
+            before = self._recent.get(step)
             due = now if self._once else now + SETTLE_SECONDS
-            self._recent[save] = _Recent(now, due, before is not None and before.warned)
+            self._recent[step] = _Recent(now, due, before is not None and before.warned)
 
     # --- looking ---------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Look at each save that is due; hand it over if it has ended."""
+        """Look at each step that is due; hand it over if it has ended."""
         now = self._clock.monotonic()
-        for path in [path for path, recent in self._recent.items() if recent.due <= now]:
-            recent = self._recent.pop(path)
+        due = sorted((each.due, step) for step, each in self._recent.items() if each.due <= now)
+        for _, step in due:
+            recent, known = self._recent.pop(step), self._saves.pop(step, set())
+            there = {save for save in known if os.path.lexists(self._folder.full(save))}
+            shown = ", ".join(sorted(there or known))
             try:
-                self._look_at(path, recent, now - recent.at)
+                if saves := [save for save in there if self._folder.is_save(save)]:
+                    self._saves[step] = set(saves)
+                    self._look_at(step, self._folder.step_files(saves), recent, now - recent.at)
+                elif not there and step not in self._taken:
+                    self._warn(shown, step, *_GONE)
             except FileNotFoundError:  # deleted while we looked: the folder, or only some file
-                if os.path.exists(self._folder.full(path)):
-                    self._touch([path])
-                elif path not in self._taken:
-                    self._warn(path, *_GONE)
+                self._touch(known)
+            except InvalidRequestError as error:
+                self._warn_once(shown, step, error.message, error.hint, failed=True)
             except (CachetierClientError, OSError) as error:
-                self._fail(path, error, failed=True)
+                self._fail(shown, step, error, failed=True)
 
-    def _look_at(self, path: str, recent: _Recent, quiet_seconds: float) -> None:
-        files = files_of(self._folder.full(path))
-        key = save_id_of(path, files)
-        if self._taken.get(path) == key:
+    def _look_at(self, step: int, found: StepFiles, recent: _Recent, quiet_seconds: float) -> None:
+        key = save_id_of(found.origin, found.files)
+        if self._taken.get(step) == key:
             return
         limit = NEVER if self._quiet_commits is None else self._quiet_commits
-        if any(is_being_written(file.path) for file in files):
+        if any(is_being_written(file.path) for file in found.files):
             trouble, again = "is open for writing", NEVER  # its end will be told
         elif quiet_seconds >= limit:
+            if unsure := self._folder.unsure(found):
+                hint = "Watch that folder itself if it holds the steps, else pass --marker."
+                self._warn_once(found.shown, step, f"not taken: {unsure}", hint, failed=True)
+                return
             trouble, again = "", NEVER
         else:
-            trouble = self._folder.unmarked(path, files)
+            trouble = self._folder.unended(found)
             again = min(limit, NEVER if recent.warned else WARN_SECONDS)
         if not trouble:
-            held = self._bridge.hold(path, key, files)
-            if held is None and self._has_links:
-                self._has_links = False
-                self._warn(path, "cannot be linked", "A checkpoint may be deleted before its copy.")
-            self._hand_over(path, held or self._folder.full(path), key)
+            self._hold(step, found, key)
             return
         if self._once or quiet_seconds >= again:
             hint = "If it has ended, pass --marker or --quiet-commits."
-            self._warn(path, f"not taken: {trouble}", hint)
+            self._warn(found.shown, step, f"not taken: {trouble}", hint)
             recent.warned, again = True, limit
         recent.due = recent.at + again
-        self._recent[path] = recent
+        self._recent[step] = recent
+
+    def _hold(self, step: int, found: StepFiles, key: str) -> None:
+        """Link what has ended and hand it over; without links, what lies there by itself."""
+        held = self._bridge.hold(found.base, key, found.files)
+        if held is None and len(found.saves) > 1:
+            hint = "Have the trainer write each step to a folder of its own."
+            trouble = "not taken: files that lie beside others cannot be linked"
+            self._warn_once(found.shown, step, trouble, hint, failed=True)
+            return
+        if held is None and self._has_links:
+            self._has_links = False
+            trouble = "cannot be linked"
+            self._warn(found.shown, step, trouble, "A checkpoint may be deleted before its copy.")
+        self._hand_over(step, found, held or self._folder.full(found.saves[0]), key)
 
     def _take_kept(self) -> None:
         """Hand over what an earlier watcher linked and did not adopt."""
         for key in self._bridge.kept():
             kept = TrainerFolder(os.path.join(self._bridge.folder, key), self._folder.rules)
-            for path in kept.saves_below(kept.root, lambda _folder: True):
-                self._hand_over(path, kept.full(path), key)
+            if saves := set(kept.saves_below(kept.root, lambda _folder: True)):
+                found = kept.step_files(list(saves))
+                self._hand_over(kept.step_of(found.saves[0]), found, kept.full(found.base), key)
 
-    def _hand_over(self, path: str, source: str, key: str) -> None:
-        self._taken[path] = key
-        save = self._pending[key] = EndedSave(path, self._folder.step_of(path), source, key)
+    def _hand_over(self, step: int, found: StepFiles, source: str, key: str) -> None:
+        self._taken[step] = key
+        save = EndedSave(found.shown, step, source, key, found.origin, found.saves)
+        self._pending[key] = save
         self._ended.put(save)
 
     # --- adopting --------------------------------------------------------------------------------
@@ -259,24 +295,25 @@ class Watcher:
                 self._let_go(save)
             if hopeless or self._once:
                 self._pending.pop(save.key, None)
-                self._fail(save.path, trouble, failed=True)
+                self._fail(save.path, save.step, trouble, failed=True)
                 return
             if str(trouble) != last:
                 last = str(trouble)
-                self._fail(save.path, trouble, failed=False)
+                self._fail(save.path, save.step, trouble, failed=False)
             self._stopping.wait(next(pauses, RETRY_SECONDS[-1]))
 
     def _try(self, save: EndedSave) -> CachetierClientError | None:
         """Adopt a save, or have what became of it looked at; return what is wrong, if anything."""
         if not self._is_intact(save):
             self._let_go(save)
-            if os.path.exists(self._folder.full(save.path)) and not self._once:
-                self._changed.put(save.path)
+            there = any(os.path.exists(self._folder.full(each)) for each in save.saves)
+            if there and not self._once:
+                self._changed.put(save)
             else:
-                self._warn(save.path, *_GONE, failed=True)
+                self._warn(save.path, save.step, *_GONE, failed=True)
             return None
         try:
-            receipts = self._adopt(save.source, save.step, save.path)
+            receipts = self._adopt(save.source, save.step, save.origin)
         except CachetierClientError as error:
             return error
         self._let_go(save)
@@ -294,16 +331,38 @@ class Watcher:
     def _is_intact(self, save: EndedSave) -> bool:
         """Return whether the files are those that had ended, and not rewritten through a link."""
         try:
-            return save_id_of(save.path, files_of(save.source)) == save.key
+            now = save_id_of(save.origin, files_of(save.source))
+            return now.rpartition("-")[2] == save.key.rpartition("-")[2]  # of the files alone
         except OSError:
             return False
 
-    def _warn(self, path: str, trouble: str, hint: str, *, failed: bool = False) -> None:
-        self._tell(Outcome(path, self._folder.step_of(path), (), trouble, hint, failed=failed))
+    def _warn(
+        self, path: str, step: int | None, trouble: str, hint: str, *, failed: bool = False
+    ) -> None:
+        path, trouble, hint = map(_readable, (path, trouble, hint))
+        self._tell(Outcome(path, step, (), trouble, hint, failed=failed))
 
-    def _fail(self, path: str, error: CachetierClientError | OSError, *, failed: bool) -> None:
+    def _warn_once(
+        self, path: str, step: int | None, trouble: str, hint: str, *, failed: bool = False
+    ) -> None:
+        if (path, trouble) not in self._told:
+            self._told.add((path, trouble))
+            self._warn(path, step, trouble, hint, failed=failed)
+
+    def _fail(
+        self, path: str, step: int, error: CachetierClientError | OSError, *, failed: bool
+    ) -> None:
         if isinstance(error, CachetierClientError):
-            self._warn(path, error.message, error.hint, failed=failed)
+            self._warn(path, step, error.message, error.hint, failed=failed)
         else:
             hint = "Look at the files, and at the disk they are on."
-            self._warn(path, str(error), hint, failed=failed)
+            self._warn(path, step, str(error), hint, failed=failed)
+
+
+def _is_text(path: str) -> bool:
+    return not any("\udc80" <= each <= "\udcff" for each in path)
+
+
+def _readable(text: str) -> str:
+    """Return a text in which bytes that are no UTF-8 are shown as such."""
+    return os.fsencode(text).decode(errors="backslashreplace")
