@@ -70,8 +70,8 @@ class _HeardObjectStore(WrappedObjectStore):
         except RemoteError as error:
             state = state_after(error) or "ok"
             if not (self._shared and state == "refused"):
-                said = "" if state == "ok" else f"{operation}, asked by a reader: {error.message}"
-                self._answers.note(state, said)
+                reason = "" if state == "ok" else f"{operation}, asked by a reader: {error.message}"
+                self._answers.note(state, reason)
             raise
         self._answers.note("ok")
         return answer

@@ -189,7 +189,7 @@ class TrainerFolder:
         """
         saves = sorted(saves)
         if len({self._kin(save) for save in saves}) > 1:
-            raise self._not_told_apart(saves)
+            raise self._ambiguous(saves)
         parents = [os.path.dirname(save) for save in saves]
         alone = len(saves) == 1 and os.path.isdir(self.full(saves[0]))
         base = saves[0] if alone else os.path.commonpath(parents)
@@ -237,7 +237,7 @@ class TrainerFolder:
             return os.path.join(ranks, "")
         return save if ranks == parent else os.path.join(ranks, name)
 
-    def _not_told_apart(self, saves: Sequence[str]) -> InvalidRequestError:
+    def _ambiguous(self, saves: Sequence[str]) -> InvalidRequestError:
         plain = min(map(os.path.basename, saves), key=len)
         found, forms = find_step([plain]), ""
         if found is not None and plain[found.start : found.end] == str(found.step):

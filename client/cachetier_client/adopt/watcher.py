@@ -113,7 +113,7 @@ class Watcher:
         self._recent: dict[int, _Recent] = {}
         self._taken: dict[int, str] = {}  # the files that were handed over last, by their save's id
         self._pending: dict[str, EndedSave] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._changed: queue.SimpleQueue[EndedSave] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[EndedSave | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -345,8 +345,8 @@ class Watcher:
     def _warn_once(
         self, path: str, step: int | None, trouble: str, hint: str, *, failed: bool = False
     ) -> None:
-        if (path, trouble) not in self._told:
-            self._told.add((path, trouble))
+        if (path, trouble) not in self._warned:
+            self._warned.add((path, trouble))
             self._warn(path, step, trouble, hint, failed=failed)
 
     def _fail(
