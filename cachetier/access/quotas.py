@@ -113,6 +113,11 @@ class Quotas:
             if share.principal.sees(run)
         }
 
+    def of_records(self, run: str, number: int, size_bytes: int) -> Counts:
+        """Return what rows of the catalog that no shard stands for count for whom."""
+        counts = {"size_bytes": size_bytes, "shards": number}
+        return {name: counts for name, each in self._shares.items() if each.principal.sees(run)}
+
     def take(self, wanted: Counts, caller: str | None) -> None:
         """Count ``wanted`` until ``end``.
 
@@ -141,7 +146,7 @@ class Quotas:
                 share = self._shares[name]
                 share.now.subtract(numbers)
                 if kept_bytes is not None:
-                    share.since.update(size_bytes=kept_bytes, shards=1)
+                    share.since.update(size_bytes=kept_bytes, shards=numbers["shards"])
         self.changed()
         return any(self._is_starved(self._shares[name]) for name in counted)
 

@@ -103,6 +103,16 @@ class Shares:
         finish, counts = self._begun(run, size_bytes, timeout_seconds, begin)
         return partial(self._kept, counts, finish, kept_bytes)
 
+    def record(self, run: str, number: int, size_bytes: int, write: Callable[[], Kept]) -> Kept:
+        """Count so many rows of the catalog, which bring no shard, and ``write`` them.
+
+        Raises:
+            ShareFullError: There is no room for them; nobody waits for some.
+        """
+        counts = self._quotas.of_records(run, number, size_bytes)
+        self._take(counts, 0.0)
+        return self._kept(counts, write, lambda _kept: size_bytes)
+
     def _begun(
         self, run: str, size_bytes: int, timeout_seconds: float | None, begin: Callable[[], Begun]
     ) -> tuple[Begun, Counts]:

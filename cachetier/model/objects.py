@@ -30,6 +30,7 @@ LAST_CODE_POINT = "\U0010ffff"  # keys are in the order of their bytes, and so o
 OBJECT_PART_LIMIT = 10_000
 PART_MINIMUM_BYTES = 5 << 20  # of every part but the last
 UPLOAD_EXPIRES_SECONDS = 7 * 86_400.0
+RECORD_BYTES = 2048  # of the catalog, for a deletion that waits, or an upload that is open
 SAVE_ID = "objects"  # of a mount's one save
 NOTHING_THERE = ""  # what a version may replace, where that is no ETag
 WHATEVER_IS_THERE = "*"  # a person said so
@@ -99,6 +100,11 @@ class Mount:
     def is_reserved(self, key: str) -> bool:
         """Return whether a key, or a common prefix, is that of our own notes."""
         return key.startswith(f"{self.prefix}{RESERVED_SEGMENT}/")
+
+    @property
+    def behind_reserved(self) -> str:
+        """What all names of our own notes lie before, and most other keys behind."""
+        return f"{self.prefix}{RESERVED_SEGMENT}/~"
 
     def covers(self, bucket: str, key: str) -> bool:
         return bucket == self.bucket and key.startswith(self.prefix)

@@ -183,9 +183,11 @@ class ReadableObjects(Protocol):
         """Return what keys begin with ``prefix``, behind ``after``.
 
         Those of this node are merged with the bucket's; what was deleted here is left out, and so
-        are our own notes.
+        are our own notes. A page may have fewer than ``limit`` before the end, or nothing, where
+        much is left out.
 
         Raises:
+            CallerGoneError: Whoever asked has hung up.
             RemoteError: The bucket cannot be asked.
         """
 

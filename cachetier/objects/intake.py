@@ -19,13 +19,14 @@ from cachetier.ingest.shares import Shares
 from cachetier.local.catalog.object_writes import NewPiece
 from cachetier.local.identity import FileMark
 from cachetier.local.store import Outcome, Record, Staged, Store
-from cachetier.model.objects import Mode, Mount
+from cachetier.model.objects import RECORD_BYTES, Mode, Mount
 from cachetier.model.shard import INLINE_BYTES
 from cachetier.notifier import Changes
 from cachetier.remote.store_clock import StoreClock
 
 Kept = TypeVar("Kept", bound=Outcome)
 Checked = TypeVar("Checked")
+Written = TypeVar("Written")
 
 
 class ObjectIntake:
@@ -132,6 +133,16 @@ class ObjectIntake:
         return self._shares.begin_inline(
             mount.run, size_bytes, timeout_seconds, begin, lambda _kept: size_bytes
         )()
+
+    def recorded(
+        self, mount: Mount, number: int, write: Callable[[], Written], more_bytes: int = 0
+    ) -> Written:
+        """``write`` so many records that stay until the bucket, or the client, is done with them.
+
+        Raises:
+            ShareFullError: A share has no room for them; nothing is written.
+        """
+        return self._shares.record(mount.run, number, number * RECORD_BYTES + more_bytes, write)
 
     def write(self, mount: Mount, record: Record[Kept]) -> Kept:
         """Record what brings no bytes."""

@@ -9,12 +9,13 @@ asked, so that a version which becomes visible in between is in both, and none i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from cachetier.model.objects import LAST_CODE_POINT, ObjectVersion
 from cachetier.remote.base import ListedObject, ListedPage
 
+LISTS_EACH = 20  # at the bucket, for one page: each passes over up to a thousand hidden keys
 _AT_ONCE = 1000
 
 Entry = ObjectVersion | ListedObject | str  # of this node, of the bucket, or a common prefix
@@ -52,49 +53,78 @@ def name_of(entry: Entry) -> str:
     return entry if isinstance(entry, str) else entry.key
 
 
-def entries(asked: Asked, after: str, limit: int, unshown: Unshown, page: ListPage) -> list[Entry]:
-    """Return up to ``limit`` entries behind ``after``; fewer only where there are no more."""
+def entries(
+    asked: Asked, after: str, limit: int, unshown: Unshown, page: ListPage
+) -> tuple[list[Entry], str | None]:
+    """Return entries behind ``after``, and behind what the next ones come; None at the end.
+
+    They are up to ``limit``, and fewer, or none, before the end where the bucket was asked
+    ``LISTS_EACH`` times by then: so much is hidden.
+    """
+    lists = _Lists(page, asked.prefix)
     found: list[Entry] = []
-    at: str | None = after
-    while at is not None and len(found) < limit:
-        waiting, waits_until = _waiting(asked, at, limit, unshown)
-        listed = page(asked.prefix, asked.delimiter, at, limit)
+    at, most = after, limit
+    while True:
+        waiting, waits_until = _waiting(asked, at, most, unshown)
+        listed = lists.page_of(asked.prefix, asked.delimiter, at, most)
         ends = [end for end in (waits_until, listed.next_after) if end is not None]
-        at = min(ends, default=None)
-        found += _merged(waiting, listed, at, page)
-    return found[:limit]
+        until = min(ends, default=None)
+        there: dict[str, Entry] = {each.key: each for each in listed.objects}
+        there |= {each: each for each in listed.prefixes}
+        for name in sorted(waiting.keys() | there.keys()):
+            if until is not None and name > until:
+                break
+            here, entry = waiting.get(name), there.get(name)
+            if here is not None and here.shown is None:
+                if isinstance(entry, str) and lists.left <= 0 and at != after:
+                    return found, at
+                is_seen = isinstance(entry, str) and lists.has_more(entry, here.deleted)
+                entry = entry if is_seen else None
+            elif here is not None:
+                entry = here.shown
+            found += [] if entry is None else [entry]
+            at = name
+            if len(found) == limit:
+                return found, at
+        if until is None or lists.left <= 0:
+            return found, until
+        at, most = until, max(limit, _AT_ONCE)  # what hides much is passed over in large steps
 
 
-def _merged(
-    waiting: dict[str, _Waiting],
-    listed: ListedPage,
-    until: str | None,
-    page: ListPage,
-) -> Iterator[Entry]:
-    """Yield the entries of both, in order, as far as both were read."""
-    there: dict[str, Entry] = {each.key: each for each in listed.objects}
-    there |= {each: each for each in listed.prefixes}
-    for name in sorted(waiting.keys() | there.keys()):
-        if until is not None and name > until:
-            return
-        here, entry = waiting.get(name), there.get(name)
-        if here is not None and here.shown is not None:
-            yield here.shown
-        elif entry is not None and (here is None or _has_more(entry, here.deleted, page)):
-            yield entry
+class _Lists:
+    """Asks the bucket for pages, at best ``left`` times more."""
 
+    def __init__(self, page: ListPage, prefix: str) -> None:
+        self._page = page
+        self._prefix = prefix
+        self._flat: tuple[str, Sequence[str], str | None] = "", (), ""  # keys behind, until
+        self.left = LISTS_EACH
 
-def _has_more(entry: Entry, deleted: set[str], page: ListPage) -> bool:
-    """Return whether the bucket has more under an entry than what is ``deleted`` here."""
-    if not isinstance(entry, str):
-        return False
-    at: str | None = ""
-    while at is not None:
-        listed = page(entry, "", at, _AT_ONCE)
-        if any(each.key not in deleted for each in listed.objects):
-            return True
-        at = listed.next_after
-    return False
+    def page_of(self, prefix: str, delimiter: str, after: str, limit: int) -> ListedPage:
+        self.left -= 1
+        return self._page(prefix, delimiter, after, limit)
+
+    def has_more(self, folder: str, deleted: set[str]) -> bool:
+        """Return whether the bucket has more under a common prefix than what is ``deleted`` here.
+
+        A page of keys tells of many such prefixes where whole trees wait to be deleted.
+        """
+        begin, keys, end = self._flat
+        if not begin < folder or (end is not None and end < folder):
+            begin = folder[:-1]
+            begin, keys, end = self._flat = begin, *self._keys(self._prefix, begin)
+        if end is not None and end < folder:  # others come before, and more than a page of them
+            keys, end = self._keys(folder, "")
+        while True:
+            if any(key.startswith(folder) and key not in deleted for key in keys):
+                return True
+            if end is None or not end.startswith(folder):
+                return False
+            keys, end = self._keys(folder, end)
+
+    def _keys(self, prefix: str, after: str) -> tuple[Sequence[str], str | None]:
+        listed = self.page_of(prefix, "", after, _AT_ONCE)
+        return [each.key for each in listed.objects], listed.next_after
 
 
 def _waiting(

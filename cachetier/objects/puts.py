@@ -115,12 +115,15 @@ class ObjectPuts:
                 replace(gone, key=key, epoch=epoch, waits=waits)
                 for key, (epoch, waits) in zip(keys, places, strict=True)
             ]
-            deleted: DeletedKeys = self._intake.write(
-                mount,
-                lambda sql, now: object_writes.delete_keys(
-                    sql, mount.run, deletions, now, condition
-                ),
-            )
+
+            def write() -> DeletedKeys:
+                of_mount = mount.run, deletions
+                return self._intake.write(
+                    mount,
+                    lambda sql, now: object_writes.delete_keys(sql, *of_mount, now, condition),
+                )
+
+            deleted = self._intake.recorded(mount, len(keys), write)
         for each in deleted.versions:
             self._intake.store_clock.acknowledged(each.version, at)
         return [answer_of(each, place) for each in deleted.versions]

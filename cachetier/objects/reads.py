@@ -17,6 +17,7 @@ from cachetier_client.bucket_format.uploads import ETAG_KEY, ObjectInfo
 from cachetier_client.clock import Clock
 from cachetier_client.io.digests import BLOCK_BYTES
 
+from cachetier import callers
 from cachetier.errors import IntegrityError, NoSuchKeyError, NotFoundError, RemoteError
 from cachetier.local.catalog import object_reads, objects
 from cachetier.local.store import Store
@@ -84,11 +85,13 @@ class ObjectReads:
         asked = Asked(prefix, delimiter)
         folded = asked.folded(mount.prefix)
         if folded is not None:  # all of the mount is one entry
-            one = self._entries(mount, Asked(mount.prefix, ""), "", 1) if folded > after else []
-            return Page((), (folded,) if one else (), None)
-        found = self._entries(mount, Asked(narrowed, delimiter), after, limit + 1)
+            whole = Asked(mount.prefix, "")
+            one = self._entries(mount, whole, "", 1) if folded > after else ([], None)
+            return Page((), (folded,) if any(one) else (), None)
+        found, last = self._entries(mount, Asked(narrowed, delimiter), after, limit + 1)
         page = self._described(mount, found[:limit])
-        last = name_of(found[limit - 1]) if len(found) > limit else None
+        if len(found) > limit:
+            last = name_of(found[limit - 1])
         return Page(
             tuple(each for each in page if isinstance(each, Found)),
             tuple(each for each in page if isinstance(each, str)),
@@ -187,15 +190,20 @@ class ObjectReads:
     def _bucket(self, mount: Mount) -> ObjectStore:
         return self._mounted.buckets.of(mount.run).objects
 
-    def _entries(self, mount: Mount, asked: Asked, after: str, limit: int) -> Sequence[Entry]:
+    def _entries(
+        self, mount: Mount, asked: Asked, after: str, limit: int
+    ) -> tuple[Sequence[Entry], str | None]:
         def unshown(behind: str, most: int) -> Sequence[ObjectVersion]:
             page = objects.unshown_page
             return self._store.look(page, mount.run, asked.prefix, behind, most)
 
         def page(prefix: str, delimiter: str, behind: str, most: int) -> ListedPage:
+            callers.refuse_if_gone()
             listed = self._bucket(mount).list_page(prefix, delimiter, behind, most)
+            last = listed.next_after
             return replace(
                 listed,
+                next_after=mount.behind_reserved if mount.is_reserved(last or "") else last,
                 objects=tuple(each for each in listed.objects if not mount.is_reserved(each.key)),
                 prefixes=tuple(each for each in listed.prefixes if not mount.is_reserved(each)),
             )

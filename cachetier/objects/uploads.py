@@ -57,8 +57,13 @@ class ObjectUploads:
         refuse_read_only(mount)
         check_key(mount, key)
         upload_id = secrets.token_hex(_ID_BYTES)
-        now = self._intake.clock.now()
-        self._store.write(object_uploads.create_upload, mount.run, upload_id, key, head, owner, now)
+        opened = upload_id, key, head, owner, self._intake.clock.now()
+        self._intake.recorded(
+            mount,
+            1,
+            lambda: self._store.write(object_uploads.create_upload, mount.run, *opened),
+            len(head.as_text()),
+        )
         return upload_id
 
     def commit_part(

@@ -1,16 +1,21 @@
 """Bounded thread pools for blocking calls: the event loop itself only moves bytes.
 
 Four pools, so that who waits for room or for the drain never holds up a commit, and a commit's
-sync never holds up the blocks of another upload.
+sync never holds up the blocks of another upload. Of the patient threads no principal takes the
+last: each may be as slow as a bucket, and others wait for theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any, TypeVar
+
+from cachetier import callers
 
 Result = TypeVar("Result")
 
@@ -23,6 +28,7 @@ class Pools:
         self._wire = ThreadPoolExecutor(wire, thread_name_prefix="http-wire")
         self._quick = ThreadPoolExecutor(quick, thread_name_prefix="http-quick")
         self._patient = ThreadPoolExecutor(patient, thread_name_prefix="http-patient")
+        self._fair = _FairTurns(patient)
 
     def disk(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         return _run(self._disk, call, *arguments)
@@ -34,7 +40,8 @@ class Pools:
         return _run(self._quick, call, *arguments)
 
     def patient(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-        return _run(self._patient, call, *arguments)
+        begin = partial(_run, self._patient, call, *arguments)
+        return asyncio.ensure_future(self._fair.run(begin))
 
     async def owned(
         self, undo: Callable[[Result], object], call: Callable[..., Result], *arguments: Any
@@ -84,3 +91,48 @@ def _run(
     """Call it on a thread that knows, as the request does, who called; see ``callers``."""
     loop = asyncio.get_running_loop()
     return loop.run_in_executor(pool, copy_context().run, call, *arguments)
+
+
+class _FairTurns:
+    """Lets calls begin on ``threads`` so that no principal has the last. For one event loop."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._busy: Counter[str | None] = Counter()  # threads, by principal
+        self._waiting: list[tuple[str | None, asyncio.Future[None]]] = []
+
+    async def run(self, begin: Callable[[], asyncio.Future[Result]]) -> Result:
+        """Return what ``begin`` gives, once its principal has a thread for it."""
+        who, turn = callers.principal(), asyncio.get_running_loop().create_future()
+        self._waiting.append((who, turn))
+        self._admit()
+        try:
+            await turn
+            running = begin()
+        except BaseException:
+            if turn.done() and not turn.cancelled():
+                self._ended(who)
+            raise
+        running.add_done_callback(lambda _running: self._ended(who))  # later than who is cut off
+        return await running
+
+    def _ended(self, who: str | None) -> None:
+        self._busy[who] -= 1
+        self._busy += Counter()  # without those that have none
+        self._admit()
+
+    def _admit(self) -> None:
+        for waiting in self._waiting[:]:
+            who, turn = waiting
+            if turn.done() or self._has_thread(who):
+                self._waiting.remove(waiting)
+                if not turn.done():  # whoever asked is still there
+                    self._busy[who] += 1
+                    turn.set_result(None)
+
+    def _has_thread(self, who: str | None) -> bool:
+        """Return whether there is one; the last quarter is for who has less than a fair share."""
+        shares = len(self._busy.keys() | {who, ""})  # one more, for whoever comes next
+        is_modest = self._busy[who] * shares < self._threads
+        kept = 0 if is_modest else self._threads // 4
+        return self._busy.total() < self._threads - kept

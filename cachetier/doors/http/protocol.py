@@ -8,7 +8,7 @@ move on.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +46,7 @@ class WatchedProtocol(HttpToolsProtocol):
     failed: Failed = staticmethod(lambda _door, _code: None)
     describe: Describe = staticmethod(problem_response)
     read_buffer = memoryview(bytearray(READ_BYTES))  # of all connections of a loop
+    crowd: Crowd
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class WatchedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
+        self.host = ""
         self._in_head = False
         self._head_bytes = 0
         self._has_body = False
@@ -71,32 +73,12 @@ class WatchedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._peer = _peer_of(transport.get_extra_info("peercert"))
+        self.host = network_of(self.client[0]) if self.client else ""
+        self.crowd.enter(self)
         if len(self.connections) > self.limits.connections:
-            self._make_place().transport.abort()
+            self.crowd.make_place_for(self).transport.abort()
         if not self.transport.is_closing():
             self._look_again()
-
-    def _make_place(self) -> WatchedProtocol:
-        """Return who goes: the longest rest, of the address that has most if any of its rests.
-
-        Of the busy ones the newest of the address that has most, but not for one who has as many.
-        A client whose connection rested connects again.
-        """
-        ours = [each for each in self.connections if isinstance(each, WatchedProtocol)]
-        held = Counter(each.host for each in ours)
-        most = max(held.values())
-        greedy = [each for each in ours if held[each.host] == most and each is not self]
-        others = [each for each in ours if each is not self]
-        resting = [each for each in greedy if each.rests] or [each for each in others if each.rests]
-        if resting:
-            return min(resting, key=lambda each: each.resting_since)
-        if most == held[self.host]:
-            return self
-        return max(greedy, key=lambda each: each.resting_since)
-
-    @property
-    def host(self) -> str:
-        return network_of(self.client[0]) if self.client else ""
 
     @property
     def rests(self) -> bool:
@@ -105,6 +87,7 @@ class WatchedProtocol(HttpToolsProtocol):
         return cycle is None or cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.crowd.leave(self)
         if self._watch is not None:
             self._watch.cancel()
         if self._served is not None:  # uvicorn tells the last that came alone
@@ -167,6 +150,7 @@ class WatchedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= PIPELINED:
             raise BadHeadError("too many requests at once")
         super().on_headers_complete()
+        self.crowd.look_at(self)
         self._in_head = False
         self._has_body = bool(names & {b"content-length", b"transfer-encoding"})
         if b"content-length" in names:
@@ -249,6 +233,7 @@ class WatchedProtocol(HttpToolsProtocol):
         if self.rests:
             self.cycle.body = bytearray()
         self.resting_since = self.loop.time()
+        self.crowd.look_at(self)
 
     # --- the watch -----------------------------------------------------------------------------
 
@@ -282,6 +267,54 @@ class WatchedProtocol(HttpToolsProtocol):
         """Go on: the reader took all but a little, and what is unsent counts anew."""
         self._unsent_bytes = 0
         super().resume_writing()
+
+
+class Crowd:
+    """The connections of a door by address; those that rest are at hand, the longest rest first.
+
+    Who makes place is found without a look at each: as many may come as a machine can open.
+    """
+
+    def __init__(self) -> None:
+        self._there: defaultdict[str, dict[WatchedProtocol, None]] = defaultdict(dict)
+        self._resting: defaultdict[str, dict[WatchedProtocol, None]] = defaultdict(dict)
+
+    def enter(self, one: WatchedProtocol) -> None:
+        self._there[one.host][one] = None
+        self._resting[one.host][one] = None
+
+    def leave(self, one: WatchedProtocol) -> None:
+        for by_host in (self._there, self._resting):
+            of_host = by_host.get(one.host, {})
+            of_host.pop(one, None)
+            if not of_host:
+                by_host.pop(one.host, None)
+
+    def look_at(self, one: WatchedProtocol) -> None:
+        """Note whether a connection rests now, after a request or an answer of it."""
+        self._resting.get(one.host, {}).pop(one, None)
+        if one.rests and one in self._there.get(one.host, {}):
+            self._resting[one.host][one] = None
+
+    def make_place_for(self, newcomer: WatchedProtocol) -> WatchedProtocol:
+        """Return who goes: the longest rest, of the address that has most if any of its rests.
+
+        Of the busy ones the newest of the address that has most, but not for one who has as many.
+        A client whose connection rested connects again.
+        """
+        most = max(map(len, self._there.values()))
+        greedy = [host for host, there in self._there.items() if len(there) == most]
+        for hosts in (greedy, list(self._there)):
+            rests = (self._resting.get(host, {}) for host in hosts)
+            firsts = (next((each for each in of if each is not newcomer), None) for of in rests)
+            if longest := [each for each in firsts if each is not None]:
+                goes = min(longest, key=lambda each: each.resting_since)
+                self.leave(goes)
+                return goes
+        if len(self._there[newcomer.host]) == most:
+            return newcomer
+        busy = [each for host in greedy for each in self._there[host]]
+        return max(busy, key=lambda each: each.resting_since)
 
 
 class Entrance(asyncio.BufferedProtocol):
@@ -330,5 +363,6 @@ def protocol_with(
         "failed": staticmethod(failed),
         "describe": staticmethod(describe),
         "read_buffer": memoryview(bytearray(READ_BYTES)),
+        "crowd": Crowd(),
     }
     return type("LimitedProtocol", (WatchedProtocol,), chosen)

@@ -22,6 +22,7 @@ from cachetier.local.catalog.exposure_queries import (
 from cachetier.local.catalog.pins import PinTotals
 from cachetier.local.catalog.replica_queries import Lag
 from cachetier.model.names import DURABLE
+from cachetier.model.objects import RECORD_BYTES
 from cachetier.model.policy import LocalStep, surplus
 
 _CLEAN = "shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline)"
@@ -31,6 +32,13 @@ _DAMAGED_OR_PINNED = (
     "SELECT saves.run, sum(size_bytes), count(*) FROM pins "
     "JOIN saves ON saves.run = pins.run AND saves.step = pins.step "
     f"JOIN shards ON shards.save = saves.number WHERE {_CLEAN} GROUP BY saves.run"
+)
+# Rows of objects that no shard stands for: deletions that wait, and uploads that are open.
+_RECORDS = (
+    f"SELECT run, count(*) * {RECORD_BYTES}, count(*) FROM objects JOIN saves ON number = save "
+    "WHERE objects.state <> 'clean' AND deleted GROUP BY run UNION ALL "
+    f"SELECT run, count(*) * {RECORD_BYTES} + sum(length(head)), count(*) "
+    "FROM object_uploads JOIN saves ON number = save WHERE version IS NULL GROUP BY run"
 )
 
 
@@ -168,8 +176,8 @@ def _owed(
 def held_by_run(sql: apsw.Connection) -> dict[str, tuple[int, int]]:
     """Return how many bytes and shards each run has here that make no room by themselves.
 
-    They are not durable, damaged, or pinned; local-only steps that go for a put that waits are not
-    counted. What becomes clean in between is counted twice, not left out.
+    They are not durable, damaged, or pinned, or records of objects. Local-only steps that go for a
+    put that waits are not counted. What becomes clean in between is counted twice, not left out.
     """
     by_save = exposure_queries.dirty_by_save(sql)
     going = {save.number for save in _removable(sql, exposure_queries.open_saves(sql, by_save))}
@@ -179,7 +187,8 @@ def held_by_run(sql: apsw.Connection) -> dict[str, tuple[int, int]]:
         (each.run, each.dirty.size_bytes, each.dirty.shards)
         for each in exposure_queries.other_saves(sql, by_save, staying)
     )
-    for run, size_bytes, shards in (*others, *sql.execute(_DAMAGED_OR_PINNED)):
+    rest = *sql.execute(_DAMAGED_OR_PINNED), *sql.execute(_RECORDS)
+    for run, size_bytes, shards in (*others, *rest):
         before = held.get(run, (0, 0))
         held[run] = before[0] + size_bytes, before[1] + shards
     return held

@@ -7,6 +7,9 @@ import threading
 
 import pytest
 
+from cachetier.access.principals import OWNER, Caller, Principal
+from cachetier.access.roles import Role
+from cachetier.callers import working_for
 from cachetier.doors.http.pools import Pools
 
 
@@ -65,6 +68,53 @@ def test_a_call_that_fails_says_why() -> None:
             await pools.owned(lambda _none: None, lambda: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             await pools.whole(pools.disk(lambda: 1 // 0))
+        pools.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("cut_off", [False, True])
+def test_one_principal_does_not_take_the_last_thread(cut_off: bool) -> None:
+    async def go() -> None:
+        pools, release, began = Pools(patient=8), threading.Event(), threading.Semaphore(0)
+
+        def wait() -> bool:
+            began.release()
+            return release.wait(10)
+
+        def ask(name: str) -> asyncio.Future[bool]:
+            with working_for(None, Caller(Principal(name, Role.WRITE))):
+                return pools.patient(wait)
+
+        greedy = [ask("greedy") for _ in range(20)]
+        for _ in range(6):
+            assert await asyncio.to_thread(began.acquire, timeout=10)
+        if cut_off:  # their threads are as busy as before
+            for each in greedy[:6]:
+                each.cancel()
+            greedy = greedy[6:]
+        others = [ask("other"), ask(OWNER)]
+        for _ in others:
+            assert await asyncio.to_thread(began.acquire, timeout=10)
+        assert not began.acquire(blocking=False)
+
+        release.set()
+        assert all(await asyncio.gather(*others, *greedy))
+        pools.close()
+
+    asyncio.run(go())
+
+
+def test_who_is_cut_off_before_a_thread_is_free_leaves_the_line() -> None:
+    async def go() -> None:
+        pools, release = Pools(patient=1), threading.Event()
+        first = pools.patient(release.wait, 10)
+        await asyncio.sleep(0)
+        second, third = pools.patient(threading.Event().wait, 10), pools.patient(release.wait, 10)
+        await asyncio.sleep(0)
+        second.cancel()
+        release.set()
+        assert all(await asyncio.gather(first, third))
         pools.close()
 
     asyncio.run(go())

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachetier.model.objects import NO_HEAD, ObjectVersion
+from cachetier.objects import listing
 from cachetier.objects.listing import Asked, Entry, entries, name_of
 from cachetier.remote.base import ListedObject, ListedPage
 from tests.fakes.memory_store import MemoryObjectStore
@@ -46,6 +47,9 @@ class World:
         return self.store.list_page(prefix, delimiter, after, limit)
 
     def listed(self, asked: Asked, after: str, limit: int) -> list[Entry]:
+        return self.page_of(asked, after, limit)[0]
+
+    def page_of(self, asked: Asked, after: str, limit: int) -> tuple[list[Entry], str | None]:
         return entries(
             asked,
             after,
@@ -108,6 +112,58 @@ def test_many_that_wait_under_one_common_prefix_cost_few_pages(lives: bool) -> N
 
     assert [name_of(each) for each in found] == (["a/", "b"] if lives else ["b"])
     assert world.pages <= 3
+
+
+@pytest.mark.parametrize("limit", [1, 2, 1000])
+def test_keys_that_wait_to_be_deleted_are_passed_over_a_thousand_at_a_time(limit: int) -> None:
+    gone = [f"a/{number:05}" for number in range(3000)]
+    world = World([*gone, "b"], dict.fromkeys(gone, False))
+
+    assert [name_of(each) for each in world.listed(Asked("", ""), "", limit)] == ["b"]
+    assert world.pages <= 5
+
+
+def test_folders_that_wait_to_be_deleted_share_pages() -> None:
+    gone = [f"{number:04}/{name}" for number in range(600) for name in "ab"]
+    world = World([*gone, "0300-x/a", "0300/z", "x/a"], dict.fromkeys(gone, False))
+
+    found = world.listed(Asked("", "/"), "", 1000)
+
+    assert [name_of(each) for each in found] == ["0300-x/", "0300/", "x/"]
+    assert world.pages <= 6
+
+
+def test_a_page_that_would_cost_too_much_is_short_and_goes_on_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listing, "LISTS_EACH", 4)
+    gone = [f"{number:04}" for number in range(4000)]
+    world = World(["!", *gone, "x"], dict.fromkeys(gone, False))
+
+    first, behind = world.page_of(Asked("", ""), "", 10)
+    assert [name_of(each) for each in first] == ["!"]
+    assert world.pages == 4
+    assert behind is not None
+    rest, end = world.page_of(Asked("", ""), behind, 10)
+    assert ([name_of(each) for each in rest], end) == (["x"], None)
+
+
+def test_folders_of_which_each_costs_a_page_make_short_pages_that_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each has more left than a page, and something that waits to be deleted."""
+    monkeypatch.setattr(listing, "LISTS_EACH", 4)
+    names = [f"{folder:02}/{number:04}" for folder in range(7) for number in range(1002)]
+    world = World(names, {f"{folder:02}/0000": False for folder in range(7)})
+
+    found: list[str] = []
+    behind: str | None = ""
+    while behind is not None:
+        world.pages = 0
+        page, behind = world.page_of(Asked("", "/"), behind, 1000)
+        found += map(name_of, page)
+        assert page and world.pages <= 4
+    assert found == world.expected(Asked("", "/"))
 
 
 def test_entries_of_the_bucket_come_as_it_lists_them() -> None:

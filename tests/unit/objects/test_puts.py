@@ -24,7 +24,7 @@ from cachetier.local.catalog.object_writes import Condition, InBucket
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.identity import ObjectIdentity
 from cachetier.model.levels import Level
-from cachetier.model.objects import Head, Mode, Mount
+from cachetier.model.objects import RECORD_BYTES, Head, Mode, Mount
 from cachetier.objects.base import PutObject
 from tests.stateful.invariants import judge_bytes
 from tests.stateful.node import Node, content_of
@@ -229,6 +229,32 @@ def test_a_mount_counts_for_the_shares_of_those_who_see_its_name(putting: Puttin
         assert code_of(lambda: putting.put("c", b"x")) == "backpressure"
     (described,) = quotas.described("tenant")
     assert described["size_bytes"]["used"] == len(LARGE) + 100
+
+
+def test_deletions_that_wait_and_open_uploads_count_in_a_share(putting: Putting) -> None:
+    store = putting.node.store
+    tenant = Principal("tenant", Role.WRITE, runs=("data",), quota=Quota(shards=4))
+    bytes_alone = Principal("other", Role.WRITE, runs=("data",), quota=Quota(size_bytes=100_000))
+    quotas = Quotas([tenant, bytes_alone], lambda: store.look(held_by_run), lambda: 0.0)
+    shares = Shares(quotas, waits=True, ring=lambda: None)
+    putting.intake._shares = shares
+
+    first, *_ = putting.puts.delete(MOUNT, ["a", "b", "c"])
+    upload_id = putting.uploads.create_upload(MOUNT, "u", HEAD, "tenant")
+    for more in (
+        lambda: putting.puts.delete(MOUNT, ["d"]),
+        lambda: putting.uploads.create_upload(MOUNT, "v", HEAD, "tenant"),
+    ):
+        assert code_of(more) == "backpressure"
+    for described in quotas.described():
+        assert described["shards"]["used"] == 4
+        assert described["size_bytes"]["used"] == 4 * RECORD_BYTES + len(HEAD.as_text())
+
+    putting.show(first.version, "")
+    putting.uploads.abort_upload(MOUNT, "u", upload_id)
+    quotas.changed()
+    putting.puts.delete(MOUNT, ["d", "e"])
+    assert code_of(lambda: putting.puts.delete(MOUNT, ["f"])) == "backpressure"
 
 
 def test_small_objects_that_come_together_are_all_kept(putting: Putting) -> None:

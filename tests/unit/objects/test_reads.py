@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import apsw
@@ -9,7 +10,9 @@ import pytest
 from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
 
+from cachetier.callers import working_for
 from cachetier.errors import (
+    CallerGoneError,
     IntegrityError,
     NoSuchKeyError,
     NotFoundError,
@@ -361,3 +364,29 @@ def test_a_mount_is_one_common_prefix_to_who_lists_above_it(
     assert world.reads.list(MOUNT, prefix, "/", "", 10).prefixes == ("in/",)
     assert world.reads.list(MOUNT, prefix, "/", "in/", 10).prefixes == ()
     assert world.reads.list(MOUNT, "other", "/", "", 10).prefixes == ()
+
+
+def test_what_is_the_services_own_is_passed_over_at_once(world: MountedNode) -> None:
+    for number in range(50):
+        world.foreign(f"in/.cachetier/deleted/{number:04}", SMALL)
+    world.foreign("in/there", SMALL)
+    before = world.bucket.calls["list"]
+
+    page = world.reads.list(MOUNT, "in/", "", "", 1)
+
+    assert [each.key for each in page.objects] == ["in/there"]
+    assert world.bucket.calls["list"] - before <= 2
+
+
+def test_a_listing_ends_with_its_caller(world: MountedNode) -> None:
+    for number in range(9):
+        world.put(f"in/{number}", SMALL)
+    theirs, ours = socket.socketpair()
+    before = world.bucket.calls["list"]
+
+    with ours, working_for(ours):
+        theirs.close()
+        with pytest.raises(CallerGoneError):
+            world.reads.list(MOUNT, "in/", "", "", 1)
+
+    assert world.bucket.calls["list"] == before
