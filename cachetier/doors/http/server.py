@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import socket
 import threading
 import time
+from importlib import metadata
+from typing import Literal
 
 import aiofiles.os
 import uvicorn
@@ -28,9 +31,11 @@ from cachetier.tls import Tls
 
 log = logging.getLogger(__name__)
 
+UVLOOP_SOUND_FROM = (0, 23)
 KEEP_ALIVE_SECONDS = 30
 START_SECONDS = 30.0
 CUT_OFF_SECONDS = 2.0  # for the loop to end what had its grace time
+_NUMBERS = re.compile(r"(\d+)\.(\d+)")
 
 
 class HttpServer:
@@ -97,7 +102,7 @@ class HttpServer:
         return uvicorn.Config(
             self._app,
             http=protocol_with(self._setting, self._limits, self._failed, self._describe),
-            loop="uvloop",
+            loop=event_loop(),
             ws="none",
             lifespan="off",
             log_config=None,
@@ -115,6 +120,20 @@ class HttpServer:
             tell(log, events.HTTP_FAILED, door=self._setting, error=error)
 
 
+def event_loop(version: str | None = None) -> Literal["uvloop", "asyncio"]:
+    """Return which loop serves: uvloop, if it gives a socket up that it has closed.
+
+    Older ones leave it to be closed again, perhaps after its number is that of another connection:
+    answers then go there. Source: uvloop's issue 645 and pull request 740.
+    """
+    try:
+        found = _NUMBERS.match(version or metadata.version("uvloop"))
+    except metadata.PackageNotFoundError:
+        return "asyncio"
+    numbers = tuple(map(int, found.groups())) if found is not None else (0, 0)
+    return "uvloop" if numbers >= UVLOOP_SOUND_FROM else "asyncio"
+
+
 class _Server(uvicorn.Server):
     def __init__(
         self,
@@ -127,7 +146,8 @@ class _Server(uvicorn.Server):
         self._listener = listener
         self._limits = limits
         self._tls = tls
-        self._arriving: dict[asyncio.Task[None], None] = {}  # the oldest first
+        # The oldest first, and of those that have not begun the connection.
+        self._arriving: dict[asyncio.Task[None], socket.socket | None] = {}
         self._accepting: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -153,13 +173,20 @@ class _Server(uvicorn.Server):
                 await asyncio.sleep(0.1)  # out of descriptors: let some close
                 continue
             arriving = asyncio.create_task(self._admit(connection))
-            self._arriving[arriving] = None
-            arriving.add_done_callback(self._arriving.pop)
+            self._arriving[arriving] = connection
+            arriving.add_done_callback(self._arrived)
             if len(self._arriving) > self._limits.connections:
                 next(iter(self._arriving)).cancel()
 
+    def _arrived(self, task: asyncio.Task[None]) -> None:
+        if connection := self._arriving.pop(task):
+            connection.close()
+
     async def _admit(self, connection: socket.socket) -> None:
         """Shake hands, if that is wanted; whoever does not in time, or cannot, is hung up on."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._arriving[task] = None
         context, seconds = None, None
         if self._tls is not None:
             try:
