@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from cachetier_client.identity.names import shown
 
 from cachetier.access.access import Access
 from cachetier.access.principals import Caller
-from cachetier.errors import InvalidRequestError, NotFoundError
+from cachetier.errors import CachetierError, InvalidRequestError, NotFoundError, machine_failure
 from cachetier.ingest.ingest import Ingest
 from cachetier.model.objects import Mount
 from cachetier.objects.base import ReadableObjects
@@ -20,10 +21,26 @@ from cachetier.restore.whole_steps import WholeSteps
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.waits import Waits
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
 from cachetier.telemetry.recent_events import RecentEvent
 from cachetier.training_hints import Phases
 
+log = logging.getLogger(__name__)
+
 LISTED_AT_ONCE = 1000
+
+
+def answerable(error: Exception, door: str, operation: str) -> CachetierError:
+    """Return what a caller hears of an error that is none of ours.
+
+    A machine that has nothing left is named. All else is a defect: it goes to the log, and a caller
+    learns nothing of the service's insides.
+    """
+    failure = machine_failure(error, "the service")
+    if failure is None:
+        tell(log, events.REQUEST_FAILED, door=door, operation=operation, error=error)
+    return failure or CachetierError("the service failed on this request")
 
 
 @dataclass(frozen=True, slots=True)

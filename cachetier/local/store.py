@@ -30,6 +30,7 @@ from cachetier.errors import (
     FencedError,
     SizeMismatchError,
     StagedIOError,
+    machine_failure,
 )
 from cachetier.local.catalog import (
     connection,
@@ -149,12 +150,13 @@ class Store:
 
         Raises:
             CatalogDamagedError: The disk does not give back what was written.
+            StagedIOError, ExhaustedError: It gives nothing back at all, or no file can be opened.
         """
         with self._reader_lock:
             try:
                 return query(self._reader, *args, **kwargs)
             except connection.UNREADABLE as error:
-                raise _unreadable(error) from error
+                raise _unreadable(error, self._reader) from error
 
     def look(
         self,
@@ -167,7 +169,7 @@ class Store:
             try:
                 return query(self._looker, *args, **kwargs)
             except connection.UNREADABLE as error:
-                raise _unreadable(error) from error
+                raise _unreadable(error, self._looker) from error
 
     def write(
         self,
@@ -508,9 +510,10 @@ class Store:
         if error.errno == errno.EROFS:
             self.fence(READ_ONLY)
             return FencedError(READ_ONLY)
+        failure = machine_failure(error, "the service")
         return BackpressureError(
             f"the disk refused to stage a file: {error.strerror}",
-            hint="Look at the disk and at the service's open-file limit.",
+            hint=failure.hint if failure else "Look at the disk and at the kernel log.",
         )
 
     def _not_allocated(self, size_bytes: int, error: OSError) -> CachetierError:
@@ -573,6 +576,10 @@ def _overrun(staged: Staged) -> SizeMismatchError:
     )
 
 
-def _unreadable(error: Exception) -> CatalogDamagedError:
+def _unreadable(error: Exception, sql: apsw.Connection) -> CachetierError:
+    """Return what to say of a catalog that cannot be read: whether it, or the machine, is hurt."""
+    number = sql.system_errno if isinstance(error, apsw.IOError | apsw.CantOpenError) else 0
+    if failure := machine_failure(OSError(number, os.strerror(number)), "the catalog"):
+        return failure
     tell(log, events.CATALOG_UNREADABLE, reason=str(error))
     return CatalogDamagedError(f"the catalog cannot be read: {error}")

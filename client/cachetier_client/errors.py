@@ -10,6 +10,7 @@ Source: docs/protocol.md, "Errors".
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -168,6 +169,12 @@ class BusyError(WaitError):
     http_status = 503
     hint = "Call again in a moment, with fewer requests at once."
     retry_after_seconds = 1.0
+
+
+class ExhaustedError(BusyError):
+    """No file descriptor, or no thread, is left: to this process, to the service, or at all."""
+
+    hint = "Raise the limit that the message names, or close what is open."
 
 
 class ServiceUnavailableError(WaitError):
@@ -366,6 +373,7 @@ class StagedIOError(GiveUpError):
     """This process could not write, or read, the file the service handed to it."""
 
     code = "staged_io"
+    http_status = 503
     hint = "Look at the disk under the service's cache_dir and at the kernel log."
 
 
@@ -481,6 +489,46 @@ def error_from(described: Mapping[str, Any]) -> CachetierClientError:
     after = described.get("retry_after_seconds")
     error.retry_after_seconds = float(after) if isinstance(after, int | float) else None
     return error
+
+
+_MACHINE: dict[int | None, tuple[type[CachetierClientError], str, str]] = {
+    errno.EMFILE: (
+        ExhaustedError,
+        "{} has no file descriptor left",
+        "Raise its limit (`ulimit -n`, systemd's LimitNOFILE), or close what it has open.",
+    ),
+    errno.ENFILE: (
+        ExhaustedError,
+        "{} gets no file descriptor: the machine has no file descriptor left",
+        "Raise the sysctl fs.file-max, or end what holds so many files.",
+    ),
+    errno.EIO: (
+        StagedIOError,
+        "{} cannot go on: the disk fails (Input/output error)",
+        "Look at the disk under the service's cache_dir and at the kernel log; replace the disk.",
+    ),
+    None: (
+        ExhaustedError,
+        "{} can start no thread: no thread or process is left to it",
+        "Raise its limit: pids.max of the container or pod, systemd's TasksMax, `ulimit -u`.",
+    ),
+}
+
+
+def machine_failure(error: BaseException, who: str) -> CachetierClientError | None:
+    """Return the error for a machine that has no descriptor, thread or disk left for ``who``.
+
+    None: it is something else.
+    """
+    if isinstance(error, OSError):
+        found = _MACHINE.get(error.errno) if error.errno is not None else None
+    else:
+        no_thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
+        found = _MACHINE[None] if no_thread else None
+    if found is None:
+        return None
+    kind, message, hint = found
+    return kind(message.format(who), hint=hint)
 
 
 def inherited() -> InvalidRequestError:

@@ -189,3 +189,19 @@ def test_puts_and_other_requests_take_turns_on_one_connection(door: Door) -> Non
         staging, descriptor = rank.begin(f"big{number}")
         Path(f"/proc/self/fd/{descriptor}").write_bytes(b"")
         assert rank.ask("abort", staging=staging)["ok"]
+
+
+def test_a_sync_that_hangs_holds_up_no_other_request(door: Door, sizes: Sizes) -> None:
+    """A disk took five seconds for a sync, and `status` 25: each round of puts held it up anew."""
+    resting, putting, late = door.rank(), door.rank(), door.rank()
+    assert resting.ask(op="status")["ok"]
+    sizes.hold()
+    for number in range(3):
+        send(putting, f"s{number}")
+        assert resting.ask(op="status")["ok"]
+    assert door.rank().ask(op="status")["ok"]
+    send(late, "another")
+    sizes.go_on()
+    assert all(answer(putting)["ok"] for _ in range(3))
+    assert answer(late)["ok"]
+    assert len(sizes.sizes) <= 5, "puts are still committed together"

@@ -95,7 +95,7 @@ def test_a_disk_that_fails_is_told_and_the_connection_stays(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(door.node.store, "local_copy", broken)
-    assert rank.refusal("open", run="r", step=7, name="x") == "internal"
+    assert rank.refusal("open", run="r", step=7, name="x") == "staged_io"
     monkeypatch.undo()
     assert rank.ask("open", run="r", step=7, name="x")["ok"]
 

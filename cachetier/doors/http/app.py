@@ -40,7 +40,7 @@ from cachetier.doors.http.routes import (
 )
 from cachetier.doors.http.shards import Shards
 from cachetier.doors.operations import Operations
-from cachetier.errors import CachetierError
+from cachetier.errors import CachetierError, machine_failure
 from cachetier.status.rates import Status
 
 
@@ -80,7 +80,7 @@ def build(
 
 def _live(operations: Operations, pools: Pools) -> Live:
     async def ask() -> Status:
-        return await pools.quick(operations.status)
+        return await pools.look(operations.status)
 
     return Live(operations, pools, History(ask, time.time, time.monotonic))
 
@@ -91,8 +91,9 @@ def _answer_with_problems(app: FastAPI) -> None:
         return problem_response(error)
 
     @app.exception_handler(Exception)
-    async def defect(_request: Request, _error: Exception) -> Response:
-        return problem_response(internal())  # the guard logs what it was
+    async def defect(_request: Request, error: Exception) -> Response:
+        failure = machine_failure(error, "the service")
+        return problem_response(failure or internal())  # the guard logs what it was
 
     @app.exception_handler(RequestValidationError)
     async def schema(_request: Request, error: RequestValidationError) -> Response:

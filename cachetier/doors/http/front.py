@@ -25,8 +25,9 @@ from cachetier.access.principals import Caller
 from cachetier.callers import working_for
 from cachetier.doors.http.browsers import with_safe_headers
 from cachetier.doors.http.limits import RequestLimits
-from cachetier.doors.http.problems import CODE_HEADER, SlowBodyError, internal
+from cachetier.doors.http.problems import CODE_HEADER, SlowBodyError
 from cachetier.doors.http.waiting import PARKED
+from cachetier.doors.operations import answerable
 from cachetier.errors import BusyError, CachetierError, DeadlineError, StoppingError
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -94,8 +95,7 @@ class Front:
             await exchange.answer_error(StoppingError("the service stopped before it could answer"))
         except Exception as error:
             operation = f"{scope['method']} {scope['path'][:200]}"
-            tell(log, events.REQUEST_FAILED, door=self._door, operation=operation, error=error)
-            await exchange.answer_error(internal())
+            await exchange.answer_error(answerable(error, self._door, operation))
 
     @contextmanager
     def _counted(self, holder: str, by: int) -> Iterator[None]:

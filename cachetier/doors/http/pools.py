@@ -1,8 +1,9 @@
 """Bounded thread pools for blocking calls: the event loop itself only moves bytes.
 
-Four pools, so that who waits for room or for the drain never holds up a commit, and a commit's
-sync never holds up the blocks of another upload. Of the patient threads no principal takes the
-last: each may be as slow as a bucket, and others wait for theirs.
+Five pools, so that who waits for room or for the drain never holds up a commit, and a commit's
+sync never holds up the blocks of another upload, nor people who look what is wrong with the disk.
+Of the patient threads no principal takes the last: each may be as slow as a bucket, and others wait
+for theirs.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ Result = TypeVar("Result")
 
 
 class Pools:
-    """``disk`` moves blocks and ``wire`` receives; ``quick`` commits, and ``patient`` waits."""
+    """``disk`` moves blocks and ``wire`` receives; ``quick`` commits, and ``patient`` waits.
+
+    ``look`` shows how the node is, and waits for no sync.
+    """
 
     def __init__(self, *, disk: int = 4, wire: int = 12, quick: int = 8, patient: int = 64) -> None:
         self._disk = ThreadPoolExecutor(disk, thread_name_prefix="http-disk")
@@ -29,6 +33,7 @@ class Pools:
         self._quick = ThreadPoolExecutor(quick, thread_name_prefix="http-quick")
         self._patient = ThreadPoolExecutor(patient, thread_name_prefix="http-patient")
         self._fair = _FairTurns(patient)
+        self._look = ThreadPoolExecutor(2, thread_name_prefix="http-look")
 
     def disk(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         return _run(self._disk, call, *arguments)
@@ -42,6 +47,9 @@ class Pools:
     def patient(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         begin = partial(_run, self._patient, call, *arguments)
         return asyncio.ensure_future(self._fair.run(begin))
+
+    def look(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+        return _run(self._look, call, *arguments)
 
     async def owned(
         self, undo: Callable[[Result], object], call: Callable[..., Result], *arguments: Any
@@ -81,7 +89,7 @@ class Pools:
 
     def close(self) -> None:
         """Let idle threads go; a call that still blocks ends with the process."""
-        for pool in (self._disk, self._wire, self._quick, self._patient):
+        for pool in (self._disk, self._wire, self._quick, self._patient, self._look):
             pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -169,7 +169,7 @@ def operation_routes(node: Operations, pools: Pools, exposition: Callable[[], by
 
     @router.get("/v1/status")
     async def status() -> dict[str, Any]:
-        return await pools.quick(node.status)
+        return await pools.look(node.status)
 
     @router.get("/v1/whoami")
     async def whoami(request: Request) -> dict[str, Any]:
@@ -178,7 +178,7 @@ def operation_routes(node: Operations, pools: Pools, exposition: Callable[[], by
 
     @router.get("/metrics")
     async def metrics() -> Response:
-        return Response(await pools.quick(exposition), media_type=CONTENT_TYPE)
+        return Response(await pools.look(exposition), media_type=CONTENT_TYPE)
 
     return router
 

@@ -28,7 +28,13 @@ from cachetier.doors.unix.frames import FrameRoom, Frames
 from cachetier.doors.unix.peer import peer_of
 from cachetier.doors.unix.session import Session
 from cachetier.doors.unix.small_puts import SmallPuts
-from cachetier.errors import BusyError, ConfigError, ForbiddenError
+from cachetier.errors import (
+    BusyError,
+    CachetierError,
+    ConfigError,
+    ForbiddenError,
+    machine_failure,
+)
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -161,9 +167,9 @@ class UnixDoor:
             return
         try:
             visitor.thread.start()
-        except RuntimeError:  # no thread is left: this connection goes, accepting goes on
+        except RuntimeError as error:  # no thread is left: this connection goes, accepting goes on
             self._forget(visitor)
-            self._turn_away(connection, BusyError("no thread is left to serve the connection"))
+            self._turn_away(connection, machine_failure(error, "the service") or BusyError("busy"))
 
     def _let_in(self, visitor: _Visitor) -> None:
         """Take a connection, if there is a place, or one rests that can give it up.
@@ -235,7 +241,7 @@ class UnixDoor:
         finally:
             self._forget(visitor)
 
-    def _turn_away(self, connection: socket.socket, error: ForbiddenError | BusyError) -> None:
+    def _turn_away(self, connection: socket.socket, error: CachetierError) -> None:
         """Answer the request that is coming with ``error``, and hang up."""
         self._operations.failed("unix", error.code)
         described = {"code": error.code, "message": error.message, "hint": error.hint}

@@ -34,7 +34,7 @@ from cachetier_client.transport.wire import (
 from cachetier import __version__
 from cachetier.access.principals import Caller
 from cachetier.callers import working_for
-from cachetier.doors.operations import Operations
+from cachetier.doors.operations import Operations, answerable
 from cachetier.doors.unix import requests
 from cachetier.doors.unix.frames import Frames
 from cachetier.doors.unix.hangup import answered_before_it_hung_up
@@ -154,8 +154,7 @@ class Session:
             raise
         except Exception as error:  # the socket is not touched in there: an OSError is the disk's
             operation = str(frame.header.get("op"))[:60]
-            tell(log, events.REQUEST_FAILED, door="unix", operation=operation, error=error)
-            self._answer_error(CachetierError("the service failed on this request"))
+            self._answer_error(answerable(error, "unix", operation))
         else:
             self._answer(reply)
 

@@ -4,7 +4,7 @@ A thread of its own for each small put costs more than the put: to wake it, and 
 the others for the interpreter. So connections rest here between requests. Puts that are ready are
 begun one after another, share one sync, and are answered; those that come meanwhile are the next
 round. Whatever is no small put, or would have to wait, is left unread for the thread of its
-connection.
+connection. While a sync takes long, a second thread sees to that.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from cachetier.telemetry.events import tell
 log = logging.getLogger(__name__)
 
 ROUND_LIMIT = 64
+RELIEF_SECONDS = 0.1
 _PEEK = socket.MSG_PEEK | socket.MSG_DONTWAIT
 
 End = Callable[[], None]
@@ -63,11 +64,18 @@ class SmallPuts:
         self._resting: dict[int, Resting] = {}
         self._lock = threading.Lock()
         self._stopped = False
+        self._rounds = 0
+        self._ending: set[Resting] = set()  # whose puts are committed and answered now
+        self._relieving = False
+        self._woken = threading.Semaphore(0)
+        self._ended = threading.Event()
+        self._relief = threading.Thread(target=self._relieve, name="unix-relief", daemon=True)
         self._buffer = memoryview(bytearray(PREFIX.size + TOGETHER_BYTES))
         self._thread = threading.Thread(target=self._run, name="unix-small-puts", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+        self._relief.start()
 
     def stop(self, timeout_seconds: float) -> None:
         """End the round in progress, and leave all else to the threads of the connections."""
@@ -75,6 +83,9 @@ class SmallPuts:
             return
         os.eventfd_write(self._stop, 1)
         self._thread.join(timeout_seconds)
+        self._ended.set()
+        self._woken.release()
+        self._relief.join(timeout_seconds)
         if not self._thread.is_alive():
             self._poll.close()
             os.close(self._stop)
@@ -105,6 +116,9 @@ class SmallPuts:
 
     def _serve(self, ready: list[Resting]) -> None:
         begun = [(each, end) for each in ready if (end := self._begun(each)) is not None]
+        if not begun:
+            return
+        self._round_of({each for each, _ in begun})
         for each, end in begun:
             try:
                 each.context.run(end)
@@ -114,11 +128,48 @@ class SmallPuts:
                 self._hang_up(each)
             else:
                 each.frames.rests()
+        self._round_of(set())
+
+    def _round_of(self, ending: set[Resting]) -> None:
+        with self._lock:
+            self._ending = ending
+            self._rounds += 1
+            wakes = bool(ending) and not self._relieving
+            self._relieving = self._relieving or wakes
+        if wakes:
+            self._woken.release()
+
+    # --- the other thread, which runs as long as there are puts ----------------------------------
+
+    def _relieve(self) -> None:
+        while self._woken.acquire() and not self._ended.is_set():
+            before = -1
+            while self._relieving:
+                with self._lock:
+                    if self._rounds == before and self._ending:
+                        self._hand_over_others()
+                    elif self._rounds == before:
+                        self._relieving = False
+                    before = self._rounds
+                self._ended.wait(RELIEF_SECONDS)
+
+    def _hand_over_others(self) -> None:
+        """Let go of what is ready and no put, as the round takes long."""
+        for descriptor, _ in self._poll.poll(0, max(1, len(self._resting))):
+            each = self._resting.get(descriptor)
+            if each is None or each in self._ending:
+                continue
+            try:
+                self._small_put(each.connection, memoryview(bytearray(len(self._buffer))))
+            except (OSError, FrameError, MustWaitError):
+                self._hand_over(each)
+
+    # --- one connection --------------------------------------------------------------------------
 
     def _begun(self, each: Resting) -> End | None:
         """Begin the put that is ready; None: it is for the connection's own thread."""
         try:
-            frame, size_bytes = self._small_put(each.connection)
+            frame, size_bytes = self._small_put(each.connection, self._buffer)
             end = each.context.run(each.begin, frame)
         except (OSError, FrameError, MustWaitError):
             self._hand_over(each)
@@ -128,10 +179,10 @@ class SmallPuts:
             each.connection.recv_into(self._buffer, size_bytes, socket.MSG_DONTWAIT)
         return end
 
-    def _small_put(self, connection: socket.socket) -> tuple[Frame, int]:
+    def _small_put(self, connection: socket.socket, into: memoryview) -> tuple[Frame, int]:
         """Return the put that is ready, and its size as a frame; it stays unread."""
-        count = connection.recv_into(self._buffer, 0, _PEEK)
-        frame, size_bytes = whole_frame(self._buffer[:count])
+        count = connection.recv_into(into, 0, _PEEK)
+        frame, size_bytes = whole_frame(into[:count])
         # A peer that has not read its last answer might not take the next: that would block.
         if frame.header.get("op") != "put" or untaken_bytes(connection):
             raise MustWaitError

@@ -21,7 +21,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import apsw
 
-from cachetier.errors import BackpressureError, FencedError
+from cachetier.errors import BackpressureError, ExhaustedError, FencedError, machine_failure
 from cachetier.local.catalog import connection as catalog
 from cachetier.local.catalog.reserve import Reserve, is_full
 
@@ -173,6 +173,9 @@ class Committer:
                 full = f"the disk has no room for the catalog: {error}"
                 return self._give_back(batch, full, "Free space on the disk.")
             number = self._connection.system_errno
+            failure = machine_failure(OSError(number, ""), "the catalog")
+            if isinstance(failure, ExhaustedError) and isinstance(error, apsw.CantOpenError):
+                return self._give_back(batch, failure.message, failure.hint)
             why = f" ({os.strerror(number)})" if number and isinstance(error, apsw.IOError) else ""
             self.fence(f"the catalog failed to commit: {error}{why}")
             return [FencedError(str(self.fenced)) for _ in batch]

@@ -30,6 +30,7 @@ from cachetier_client.errors import (
     NotDurableError,
     ProtocolMismatchError,
     StoppingError,
+    machine_failure,
 )
 from cachetier_client.identity.names import PutRequest, SaveIds, checked_element_size, checked_run
 from cachetier_client.io.buffers import element_size_of, gathered, is_source
@@ -106,6 +107,12 @@ class Caller:
             away = unavailable(self.transport.url, lost)
             away.locate(operation, **ids)
             raise away from lost.__cause__
+        except (OSError, RuntimeError) as error:
+            failure = machine_failure(error, "this process")
+            if failure is None:
+                raise
+            failure.locate(operation, **ids)
+            raise failure from error
         finally:
             if self._single.noticed_incidents():
                 self.background.collect(EXIT_SECONDS)

@@ -20,6 +20,7 @@ from cachetier_client.errors import (
     ProtocolMismatchError,
     error_from,
     inherited,
+    machine_failure,
 )
 from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.trace_context import brought_along
@@ -156,6 +157,8 @@ class Connection:
     def _raise_broken(self, error: Exception, deadline: Deadline) -> NoReturn:
         """Note that the connection is lost, and tell the caller in this library's words."""
         self.reusable = False
+        if machine_failure(error, "") is not None:
+            raise error
         if isinstance(error, TimeoutError | DeadlineError):
             raise deadline.passed(f"the exchange with {self._peer}") from None
         if isinstance(error, OSError | ConnectionClosedError):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from cachetier_client import forks
 from cachetier_client.deadline import Deadline
-from cachetier_client.errors import inherited
+from cachetier_client.errors import inherited, machine_failure
 from cachetier_client.transport.base import ConnectionLostError
 from cachetier_client.transport.http_routes import error_of
 from cachetier_client.transport.tls import CERTIFICATE_VARIABLE, refusal_of
@@ -137,6 +137,8 @@ class HttpConnection:
             )
             raise refusal_of(error, self._peer) or lost from error
         except (OSError, http.client.HTTPException) as error:
+            if machine_failure(error, "") is not None:
+                raise
             never = isinstance(error, ConnectionRefusedError | socket.gaierror)
             verb = "cannot connect to" if never else "lost the connection to"
             message = f"{verb} {self._peer}"

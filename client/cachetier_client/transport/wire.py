@@ -6,6 +6,7 @@ Source: docs/protocol.md, "Frames".
 from __future__ import annotations
 
 import array
+import errno
 import json
 import os
 import socket
@@ -183,7 +184,7 @@ def _receive_first(
 
     There is room for one: of more, which no frame may carry, the system passes on the first alone.
     """
-    data, ancillary, _flags, _address = _timed(sock, deadline).recvmsg(
+    data, ancillary, flags, _address = _timed(sock, deadline).recvmsg(
         limit_bytes, _ONE_DESCRIPTOR, socket.MSG_CMSG_CLOEXEC
     )
     if not data:
@@ -192,6 +193,8 @@ def _receive_first(
     for level, kind, sent in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             (descriptor,) = DESCRIPTOR.unpack(sent)
+    if descriptor is None and flags & socket.MSG_CTRUNC:  # one came, and this process had no room
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     first = bytearray(data)
     if len(first) < PREFIX.size:
         try:
