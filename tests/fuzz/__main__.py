@@ -2,7 +2,7 @@
 
 What is found is printed with how to replay it, and the search goes on; the end is 1 then. With
 ``--door unix --seed 7 --at 42`` one mutant is sent again, with ``--parser frames --seed 7`` the
-examples of one parser are read again.
+examples of one parser are read again, and with ``--door s3 --seed 7`` the signed requests of S3.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -24,9 +25,11 @@ from tests.fuzz.contracts import CONTRACTS, check
 from tests.fuzz.doors import SEND
 from tests.fuzz.mutants import mutant_of
 from tests.fuzz.recording import DOORS
+from tests.fuzz.s3_requests import campaign as s3_campaign
 from tests.fuzz.target import fuzzed, troubles
 
 REQUESTS, EXAMPLES = 5_000, 1_000
+S3 = "s3"
 SHOWN_BYTES = 3_000
 
 
@@ -35,7 +38,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--hours", type=float, default=0.1)
     parser.add_argument("--seed", type=int, help="the first; a random one if not given")
-    parser.add_argument("--door", choices=DOORS, help="send one mutant again; needs --at")
+    parser.add_argument("--door", choices=(*DOORS, S3), help="send again; needs --at, but of s3")
     parser.add_argument("--at", type=int, help="the number of the mutant")
     parser.add_argument("--parser", choices=CONTRACTS, help="check this parser alone, once")
     options = parser.parse_args()
@@ -45,6 +48,9 @@ def main() -> int:
         return 0
     top = Path(tempfile.mkdtemp(prefix="fuzz-"))
     try:
+        if options.door == S3:
+            print(s3_campaign(top / "node", seed, REQUESTS))
+            return 0
         with seaweedfs(top / "seaweed") as remote:
             if options.door is not None:
                 return replay(top / "node", remote, options.door, seed, options.at)
@@ -61,6 +67,9 @@ def search(top: Path, remote: S3Endpoint, seed: int, hours: float) -> int:
         print(f"==> seed {seed}, {max(0, ends_at - time.monotonic()) / 60:.0f} minutes to go")
         root = top / f"node-{rounds}"
         failed += _found(lambda: print(_campaign(root, remote, traffic, seed)), f"--seed {seed}")  # noqa: B023
+        shutil.rmtree(root, ignore_errors=True)
+        signed = partial(s3_campaign, root, seed, REQUESTS)
+        failed += _found(lambda: print(signed()), f"--door s3 --seed {seed}")  # noqa: B023
         shutil.rmtree(root, ignore_errors=True)
         for name, contract in CONTRACTS.items():
             examples = lambda: check(contract, seed, EXAMPLES)  # noqa: B023, E731

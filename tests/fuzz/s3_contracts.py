@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from urllib.parse import quote
 
 from cachetier.doors.s3.checksums import Checksums, kind_of_upload
 from cachetier.doors.s3.chunked import ChunkedBody
+from cachetier.doors.s3.conditions import MATCH_SIZE, MATCH_TIME, is_unchanged, of_deletion
 from cachetier.doors.s3.documents import read_deletion, read_parts
 from cachetier.doors.s3.errors import S3RefusedError
-from cachetier.doors.s3.requests import request_of, source_of
+from cachetier.doors.s3.heads import head_of
+from cachetier.doors.s3.requests import request_of, source_of, with_parameters
 from cachetier.doors.s3.routes import route_of
 from cachetier.doors.s3.sigv4 import ChunkSignatures, RawRequest, read_signature
 from tests.fakes.s3_signing import ChunkSigner, chunked, date_of, presigned, signed
@@ -30,12 +34,22 @@ def as_lines(request: RawRequest) -> bytes:
     return b"\n".join((request.method.encode(), request.raw_path, request.raw_query, *headers))
 
 
+WHEN = "Thu, 01 Jan 1970 00:01:40 GMT"
+CONDITIONS = {"if-match": '"e-1"', MATCH_SIZE: "7", MATCH_TIME: WHEN}
 EXAMPLES = [
     signed("PUT", "/bucket/a%20b?partNumber=1&uploadId=x", headers={"x-amz-meta-a": "b"}),
     signed("GET", "/bucket?list-type=2&prefix=a%2F&delimiter=%2F"),
-    presigned("GET", "/bucket/key"),
+    signed("DELETE", "/bucket/key", headers=CONDITIONS),
+    presigned("GET", "/bucket/key", headers={"if-none-match": "*", "if-modified-since": WHEN}),
+    presigned("DELETE", f"/bucket/key?{MATCH_SIZE}=7&{MATCH_TIME}={quote(WHEN)}"),
+    presigned("PUT", f"/bucket/key?x-amz-meta-a=b&{CRC}=AAAAAA%3D%3D&x-amz-copy-source=a%2Fb"),
 ]
 NOW = date_of(EXAMPLES[0])
+READ_HEADERS: list[Callable[[Mapping[str, str]], object]] = [
+    head_of,
+    of_deletion,
+    lambda headers: is_unchanged(headers, "e-1", 100.0),
+]
 
 
 def read_signed(data: bytes) -> None:
@@ -58,8 +72,13 @@ def read_request(data: bytes) -> None:
     with suppress(S3RefusedError):
         request = request_of(scope, ["s3.example.org"])
         assert len(request.key.encode()) <= 1024 and "\0" not in request.key
+        request = with_parameters(request)
         route_of(request)
         request.number("partNumber", 1, 1, 10_000)
+    headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in raw.headers}
+    for read in READ_HEADERS:
+        with suppress(S3RefusedError):
+            read(headers)
     for _, value in raw.headers:
         with suppress(S3RefusedError):
             source_of(value.decode("latin-1"))
@@ -123,6 +142,8 @@ DOCUMENTS = [
         b"<ChecksumCRC32>AAAAAA==</ChecksumCRC32></Part></CompleteMultipartUpload>"
     ),
     b"<Delete><Object><Key>a</Key></Object><Object><Key>b</Key></Object><Quiet>true</Quiet></Delete>",
+    f"<Delete><Object><Key>a</Key><ETag>b</ETag><Size>7</Size><LastModifiedTime>{WHEN}"
+    "</LastModifiedTime></Object></Delete>".encode(),
     b'<!DOCTYPE a [<!ENTITY b "c"><!ENTITY d "&b;&b;&b;&b;">]><Delete>&d;</Delete>',
 ]
 CHECKSUMS = [
