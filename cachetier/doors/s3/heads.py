@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import format_datetime
 
 from cachetier.doors.s3.errors import refused
 from cachetier.model.objects import CONTENT_HEADERS, OUR_METADATA, Head
@@ -26,8 +27,8 @@ def head_of(headers: Mapping[str, str], checksums: Mapping[str, str] | None = No
             that no header has.
     """
     kept = {name: headers[name] for name in CONTENT_HEADERS if name in headers}
-    if not _is_date(kept.get("expires")):
-        raise refused("InvalidArgument", "Expires is no date such as HTTP has")
+    if "expires" in kept:
+        kept["expires"] = _date(kept["expires"])
     encodings = [each.strip() for each in kept.pop("content-encoding", "").split(",")]
     if encoding := ", ".join(each for each in encodings if each not in ("", _CHUNKED)):
         kept["content-encoding"] = encoding
@@ -51,15 +52,16 @@ def _check_size(what: str, fields: Mapping[str, str], limit_bytes: int) -> None:
         raise refused("MetadataTooLarge", f"{what} up to {limit_bytes} bytes")
 
 
-def _is_date(expires: str | None) -> bool:
-    """Return whether every store takes it: an object that one refuses would hold up its mount.
+def _date(expires: str) -> str:
+    """Return a date in the one form that every store takes, of the three that HTTP has.
 
-    HTTP has three forms of dates. Others that Python understands too, some stores refuse.
+    SeaweedFS, for one, refuses objects with another, which would then wait here for a person.
+
+    Raises:
+        CachetierError: InvalidArgument: it has none of them.
     """
-    if expires is None:
-        return True
     for form in _DATES:
         with suppress(ValueError, OverflowError):
-            time.strptime(expires, form)
-            return True
-    return False
+            found = datetime.strptime(expires, form).replace(tzinfo=UTC)
+            return format_datetime(found, usegmt=True)
+    raise refused("InvalidArgument", "Expires is no date such as HTTP has")
