@@ -221,8 +221,8 @@ class Store:
         """Fill the catalog's reserve up, then learn whether a disk that was full has room now."""
         if self.reserve is not None:
             self.reserve.fill()
-        if self.space.disk_is_full:
-            self.space.look(self.files.free_bytes())
+        if (free_bytes := self.files.free_bytes()) == 0 or self.space.disk_is_full:
+            self.space.look(free_bytes)
 
     def takes_records(self) -> bool:
         """Return whether the catalog has room for what puts add to it: its reserve is not low."""

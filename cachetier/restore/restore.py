@@ -19,6 +19,7 @@ from cachetier.errors import (
     BackpressureError,
     CachetierError,
     DeadlineError,
+    FencedError,
     IntegrityError,
     NotFoundError,
     RemoteError,
@@ -158,7 +159,10 @@ class Restore:
         """
         started_at = self._clock.monotonic()
         shard, stale = self._find(run, step, name)
-        opened = self._local(shard) or self._brought_back(shard, started_at + timeout_seconds)
+        try:
+            opened = self._local(shard) or self._brought_back(shard, started_at + timeout_seconds)
+        except FencedError as fenced:
+            opened = self._through(shard, fenced)
         self._listener.on_opened(self._clock.monotonic() - started_at)
         return replace(opened, stale=stale)
 
@@ -168,8 +172,15 @@ class Restore:
         Raises as ``open`` does; what goes wrong later is raised by ``arrived``.
         """
         started_at = self._clock.monotonic()
-        deadline = started_at + timeout_seconds
         shard, stale = self._find(run, step, name)
+        try:
+            opened = self._followed(shard, started_at + timeout_seconds, timeout_seconds)
+        except FencedError as fenced:
+            opened = self._through(shard, fenced)
+        self._listener.on_opened(self._clock.monotonic() - started_at)
+        return replace(opened, stale=stale)
+
+    def _followed(self, shard: Shard, deadline: float, timeout_seconds: float) -> Opened:
         opened = self._local(shard)
         if opened is not None and opened.source == "remote":  # in memory still: no direct reads
             opened = replace(opened, arriving=True)
@@ -180,10 +191,16 @@ class Restore:
             if descriptor is not None:
                 opened = Opened(shard, descriptor, None, "remote", arriving=True)
         if opened is None:  # it has come meanwhile, or somebody else brings it
-            shard, _ = self._find(run, step, name)
+            shard, _ = self._find(shard.run, shard.step, shard.name)
             opened = self._local(shard) or self._brought_back(shard, deadline)
-        self._listener.on_opened(self._clock.monotonic() - started_at)
-        return replace(opened, stale=stale)
+        return opened
+
+    def _through(self, shard: Shard, fenced: FencedError | None = None) -> Opened:
+        """Return a shard that is read from a remote, as the disk takes nothing."""
+        if fenced is not None and not self.sources.of(shard):
+            raise fenced
+        there = self.sources, self.link, self._listener.on_range_read, self.knowledge.error_of
+        return Opened(shard, None, None, "remote", RemoteBlocks(shard, *there))
 
     def _bring_for_followers(self, shard: Shard, deadline: float) -> None:
         descriptor = self._brought_back(shard, deadline).descriptor
@@ -252,10 +269,7 @@ class Restore:
         if arrives or not self._range_reads.leave_remote(shard, blocks):
             with contextlib.suppress(BackpressureError, DeadlineError):
                 return (whole or self.open)(run, step, name, min(timeout_seconds, ROOM_SECONDS))
-        blocks_there = RemoteBlocks(
-            shard, self.sources, self.link, self._listener.on_range_read, self.knowledge.error_of
-        )
-        return Opened(shard, None, None, "remote", blocks_there, stale=stale)
+        return replace(self._through(shard), stale=stale)
 
     def look(self, run: str, step: int, name: str) -> tuple[Shard, Source]:
         """Return the shard that readers of the step see, and where its bytes would come from.

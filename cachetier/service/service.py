@@ -34,7 +34,7 @@ from cachetier.local.catalog import reserve
 from cachetier.local.catalog.connection import sqlite_version
 from cachetier.local.files import data_files
 from cachetier.local.files.filesystem import checked_mount
-from cachetier.local.recovery import Recovered, open_store
+from cachetier.local.recovery import STORE_ID_NAME, Recovered, open_store
 from cachetier.local.store import Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import SaveState
@@ -180,7 +180,7 @@ class Service:
         mount = checked_mount(cache_dir, allow_volatile=settings.allow_volatile)
         undo.callback(os.close, locked(settings))
         reserve.lend(cache_dir)
-        disk = data_files.probe(cache_dir)
+        disk = data_files.probe(cache_dir, known=cache_dir / STORE_ID_NAME)
         status = os.statvfs(cache_dir)
         capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)
         policy = policy_of(settings)

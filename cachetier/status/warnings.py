@@ -12,6 +12,8 @@ from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.errors import SaveSupersededError, StepPublishedError
 from cachetier.local.catalog import claims, exposure_queries, missing_objects, queries
 from cachetier.local.catalog.records import LOG_LOST
+from cachetier.local.catalog.reserve import SPARE_FILES
+from cachetier.local.files.data_files import inodes_of
 from cachetier.local.lost_and_found import KEPT_SECONDS, LostAndFound
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE, is_hidden
@@ -24,6 +26,8 @@ LONG_AWAY_SECONDS = 300.0
 SKIPPED_STEPS = 3  # so many in a row are no accident
 PINNED_SHARE = 0.5
 NAMED_STEPS = 3
+FEW_INODES = 1000
+FEW_INODES_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,9 @@ def warnings_of(store: Store, machine: Machine, node: NodeSnapshot, now: float) 
         found += _of_remote(remote)
         if remote.role != "durable":
             found += _of_replica(remote, node.service.drains[remote.name].remote, progress, now)
-    found += _of_disk(machine) + _of_room(store) + _of_losses(store, machine, now)
+    found += (
+        _of_disk(machine) + _of_inodes(machine) + _of_room(store) + _of_losses(store, machine, now)
+    )
     found += _of_steps(store, machine.policy, node) + _of_replaced(store, now)
     return found + _of_bucket(store) + _of_claims(store, now)
 
@@ -101,6 +107,21 @@ def _of_disk(machine: Machine) -> list[str]:
     if not machine.disk.get("attributes", False):
         found.append("the disk keeps no extended attributes: a lost catalog could not be rebuilt")
     return found
+
+
+def _of_inodes(machine: Machine) -> list[str]:
+    try:
+        inodes = inodes_of(Path(machine.cache_dir))
+    except OSError:
+        return []
+    if inodes is None or inodes[0] >= min(FEW_INODES, FEW_INODES_SHARE * inodes[1]):
+        return []
+    full = "the disk is full: " if inodes[0] <= SPARE_FILES else ""
+    found = (
+        f"{full}{inodes[0]} of {inodes[1]} inodes left. Without one no put of more than 64 KiB is "
+        "taken before a clean shard goes; remove small files: docs/runbooks/write-errors.md"
+    )
+    return [found]
 
 
 def _of_room(store: Store) -> list[str]:

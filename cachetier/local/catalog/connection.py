@@ -67,6 +67,9 @@ def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connecti
         full = reserve.is_full(connection, error)
         abandon(connection)
         raise _no_room(path) if full else _unusable(path, error) from error
+    except OSError as error:
+        abandon(connection)
+        raise _no_room(path) if error.errno in reserve.FULL else error from error
     except BaseException:
         abandon(connection)
         raise
@@ -99,7 +102,7 @@ def _unusable(path: Path, error: apsw.Error) -> CatalogDamagedError:
 def _no_room(path: Path) -> DiskFullError:
     return DiskFullError(
         f"the disk has no room to open {path.name}",
-        hint="Free some megabytes on the disk under cache_dir, and start again.",
+        hint="Free some megabytes, and inodes (`df -i`), on the disk under cache_dir; start again.",
     )
 
 

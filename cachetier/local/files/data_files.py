@@ -30,6 +30,7 @@ FILE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 IDENTITY_ATTRIBUTE = "user.cachetier.shard"
 ALIGNMENT_BYTES = 4096
 _BLOCKS_UNIT_BYTES = 512  # of `st_blocks`, on any filesystem
+FULL = (errno.ENOSPC, errno.EDQUOT)
 MARKS_BYTES = 64 << 10  # left free by every file, as its identity takes a block at commit
 WRITER_PATIENCE_TRIES = 10
 WRITER_PATIENCE_SECONDS = 0.005
@@ -123,7 +124,7 @@ class DiskFiles:
         descriptor = unfollowed(self._path(file_id), os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             _allocate(descriptor, size_bytes)
-            if self.free_bytes() == 0:
+            if _free_bytes(self._data) == 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except BaseException:
             os.close(descriptor)
@@ -161,7 +162,7 @@ class DiskFiles:
         try:
             os.setxattr(descriptor, IDENTITY_ATTRIBUTE, identity)
         except OSError as error:  # without attributes only a rebuild is lost: see doctor
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            if error.errno in (*FULL, errno.EROFS):
                 raise
         try:
             os.fsync(descriptor)
@@ -214,8 +215,8 @@ class DiskFiles:
                         yield entry.name, entry.stat(follow_symlinks=False).st_size
 
     def free_bytes(self) -> int:
-        status = os.statvfs(self._data)
-        return max(0, status.f_bavail * status.f_frsize - MARKS_BYTES)
+        inodes = inodes_of(self._data)
+        return 0 if inodes is not None and not inodes[0] else _free_bytes(self._data)
 
     def _path(self, file_id: str) -> Path:
         if not FILE_ID.fullmatch(file_id):
@@ -231,19 +232,42 @@ def identity_of(path: Path) -> bytes | None:
         return None
 
 
-def probe(cache_dir: Path) -> dict[str, bool]:
+def _free_bytes(directory: Path) -> int:
+    status = os.statvfs(directory)
+    return max(0, status.f_bavail * status.f_frsize - MARKS_BYTES)
+
+
+def inodes_of(directory: Path) -> tuple[int, int] | None:
+    """Return how many inodes are free, and how many there are; None where none are counted."""
+    status = os.statvfs(directory)
+    return (status.f_favail, status.f_files) if status.f_files else None
+
+
+def probe(cache_dir: Path, known: Path | None = None) -> dict[str, bool]:
     """Try what the disk can do, by doing it; return ``direct_io``, ``leases`` and ``attributes``.
+
+    On a disk that takes no new file it is tried on the file ``known``, if that is there.
 
     Raises:
         ConfigError: It cannot sync a file, or cannot tell whether a file is open for writing.
     """
     files = DiskFiles(cache_dir)
     files.prepare()
-    file_id, descriptor = files.create(ALIGNMENT_BYTES)
+    made: str | None = None
+    try:
+        made, descriptor = files.create(ALIGNMENT_BYTES)
+        path = cache_dir / "data" / made[:2] / made
+    except OSError as error:
+        if known is None or not known.exists() or error.errno not in FULL:
+            raise ConfigError(
+                f"the filesystem of {cache_dir} takes no file: {error.strerror}",
+                hint="Free space, or inodes (`df -i`), on the disk under cache_dir.",
+            ) from error
+        path, descriptor = known, unfollowed(known, os.O_RDWR)
     try:
         direct = _takes_direct_io(descriptor)
         os.fsync(descriptor)
-        if not _leases_tell_writers(files, file_id):
+        if not _leases_tell_writers(path):
             raise ConfigError(
                 f"the filesystem of {cache_dir} cannot tell whether a file is open for writing",
                 hint="Put cache_dir on a local ext4 or XFS disk, not on overlayfs or NFS.",
@@ -256,7 +280,8 @@ def probe(cache_dir: Path) -> dict[str, bool]:
         ) from error
     finally:
         os.close(descriptor)
-        files.remove(file_id)
+        if made is not None:
+            files.remove(made)
     return {"direct_io": direct, "leases": True, "attributes": attributes}
 
 
@@ -270,9 +295,9 @@ def _takes_direct_io(descriptor: int) -> bool:
     return True
 
 
-def _leases_tell_writers(files: DiskFiles, file_id: str) -> bool:
+def _leases_tell_writers(path: Path) -> bool:
     """Return whether a lease is refused for a file that the caller has open for writing."""
-    reader = files.open(file_id)
+    reader = unfollowed(path, os.O_RDONLY)
     try:
         _refuse_writers(reader)
     except OpenForWritingError:
@@ -288,8 +313,8 @@ def _leases_tell_writers(files: DiskFiles, file_id: str) -> bool:
 def _takes_attributes(descriptor: int) -> bool:
     try:
         os.setxattr(descriptor, IDENTITY_ATTRIBUTE, b"probe")
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno in FULL  # which is all that it lacks
     return True
 
 
