@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from cachetier.doors.s3.conditions import MATCH_SIZE, MATCH_TIME
@@ -32,15 +32,16 @@ _NOT_OFFERED_PREFIXES = (
     "x-amz-expected-bucket-owner",
     "x-amz-source-expected-bucket-owner",
 )
-# Conditions by the methods that know them: any other would act as if there was none.
+# The conditions that an operation knows; with any other it would act as if there was none.
+_OF_READS = {"if-match", "if-none-match", "if-modified-since", "if-unmodified-since"}
+_OF_PUTS = {"if-match", "if-none-match"}
+_OF_DELETIONS = {"if-match", MATCH_SIZE, MATCH_TIME}
 _CONDITIONS = {
-    "if-none-match": {"GET", "HEAD", "PUT", "POST"},
-    "if-modified-since": {"GET", "HEAD"},
-    "if-unmodified-since": {"GET", "HEAD"},
-    MATCH_SIZE: {"DELETE"},
-    MATCH_TIME: {"DELETE"},
-    "x-amz-if-match-initiated-time": set[str](),
+    **dict.fromkeys(("GetObject", "HeadObject"), _OF_READS),
+    **dict.fromkeys(("PutObject", "CopyObject", "CompleteMultipartUpload"), _OF_PUTS),
+    "DeleteObject": _OF_DELETIONS,
 }
+_EVERY_CONDITION = {*_OF_READS, *_OF_DELETIONS, "x-amz-if-match-initiated-time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +133,17 @@ def route_of(request: S3Request) -> Route:
     for route in ROUTES:
         fits = (route.method, route.about, route.copies) == (request.method, about, copies)
         if fits and route.marks <= asked and asked <= route.marks | route.takes:
-            _refuse_extras(request)
+            _refuse_extras(request, _CONDITIONS.get(route.name, set()))
             return route
     what = f"{request.method} of a {about}" if about != SERVICE else request.method
     named = f" with {', '.join(sorted(asked))[:200]}" if asked else ""
     raise refused("NotImplemented", f"this door does not offer {what}{named}")
 
 
-def _refuse_extras(request: S3Request) -> None:
+def _refuse_extras(request: S3Request, conditions: Collection[str]) -> None:
     for name, value in request.headers.items():
-        if request.method not in _CONDITIONS.get(name, {request.method}):
-            raise refused("NotImplemented", f"{name} of a {request.method} is not offered here")
+        if name in _EVERY_CONDITION and name not in conditions:
+            raise refused("NotImplemented", f"{name} is no condition of this operation here")
         if name in NOT_OFFERED:
             if value not in NOT_OFFERED[name]:
                 raise refused("NotImplemented", f"this door does not offer {name}: {value[:60]}")
