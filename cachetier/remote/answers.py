@@ -64,14 +64,15 @@ class _HeardObjectStore(WrappedObjectStore):
         self._answers = answers
         self._shared = shared
 
-    def _around(self, operation: Operation, _size_bytes: int, call: Callable[[], Answer]) -> Answer:
+    def _around(
+        self, _operation: Operation, _size_bytes: int, call: Callable[[], Answer]
+    ) -> Answer:
         try:
             answer = call()
         except RemoteError as error:
             state = state_after(error) or "ok"
             if not (self._shared and state == "refused"):
-                reason = "" if state == "ok" else f"{operation}, asked by a reader: {error.message}"
-                self._answers.note(state, reason)
+                self._answers.note(state, "" if state == "ok" else f"a reader met {error.message}")
             raise
         self._answers.note("ok")
         return answer

@@ -210,8 +210,11 @@ def test_a_name_that_is_not_utf8_is_skipped_and_told_and_the_watcher_goes_on(
     save(root / "checkpoint-500", {"model": b"x"})
     shelf = taken(root)
     assert list(shelf.steps) == [500]
-    for outcome in shelf.outcomes:
-        assert f"{outcome}".isascii(), "it can be printed anywhere"
+    skipped = [each for each in shelf.outcomes if each.trouble]
+    assert [(each.trouble, each.failed) for each in skipped] == [
+        ("skipped: its name is not UTF-8", False)
+    ]
+    assert f"{skipped}".isascii(), "it can be printed anywhere"
 
 
 def test_a_file_in_a_step_whose_name_is_not_utf8_costs_that_step_alone(root: Path) -> None:

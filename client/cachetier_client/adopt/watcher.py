@@ -188,7 +188,7 @@ class Watcher:
         for save in saves:
             if not _is_text(save):
                 hint = "Give it a name that any machine can read."
-                self._warn_once(save, None, "skipped: its name is not UTF-8", hint)
+                self._warn_once(save, None, "skipped: its name is not UTF-8", hint, failed=False)
                 continue
             step = self._folder.step_of(save)
             self._saves.setdefault(step, set()).add(save)
@@ -215,7 +215,7 @@ class Watcher:
             except FileNotFoundError:  # deleted while we looked: the folder, or only some file
                 self._touch(known)
             except InvalidRequestError as error:
-                self._warn_once(shown, step, error.message, error.hint, failed=True)
+                self._warn_once(shown, step, error.message, error.hint)
             except (CachetierClientError, OSError) as error:
                 self._fail(shown, step, error, failed=True)
 
@@ -229,7 +229,7 @@ class Watcher:
         elif quiet_seconds >= limit:
             if unsure := self._folder.unsure(found):
                 hint = "Watch that folder itself if it holds the steps, else pass --marker."
-                self._warn_once(found.shown, step, f"not taken: {unsure}", hint, failed=True)
+                self._warn_once(found.shown, step, f"not taken: {unsure}", hint)
                 return
             trouble, again = "", NEVER
         else:
@@ -251,7 +251,7 @@ class Watcher:
         if held is None and len(found.saves) > 1:
             hint = "Have the trainer write each step to a folder of its own."
             trouble = "not taken: files that lie beside others cannot be linked"
-            self._warn_once(found.shown, step, trouble, hint, failed=True)
+            self._warn_once(found.shown, step, trouble, hint)
             return
         if held is None and self._has_links:
             self._has_links = False
@@ -343,8 +343,9 @@ class Watcher:
         self._tell(Outcome(path, step, (), trouble, hint, failed=failed))
 
     def _warn_once(
-        self, path: str, step: int | None, trouble: str, hint: str, *, failed: bool = False
+        self, path: str, step: int | None, trouble: str, hint: str, *, failed: bool = True
     ) -> None:
+        """Tell of a save that is not taken before somebody does something."""
         if (path, trouble) not in self._warned:
             self._warned.add((path, trouble))
             self._warn(path, step, trouble, hint, failed=failed)

@@ -82,7 +82,7 @@ def test_a_dead_store_that_only_readers_ask_is_not_called_well(
     clock.advance(5.0)
     seen.read(TransientError("connection refused"))
     assert (seen.state, seen.snapshot.since) == ("unreachable", clock.now())
-    assert seen.snapshot.reason == "head, asked by a reader: connection refused"
+    assert seen.snapshot.reason == "a reader met connection refused"
     clock.advance(1.0)
     seen.read(ThrottledError("slow down"))
     assert seen.state == "throttled"
