@@ -2,8 +2,8 @@
 
 Five pools, so that who waits for room or for the drain never holds up a commit, and a commit's
 sync never holds up the blocks of another upload, nor people who look what is wrong with the disk.
-Of the patient threads no principal takes the last: each may be as slow as a bucket, and others wait
-for theirs.
+Of those that commit and those that wait no principal takes the last thread: a call may be as slow
+as a bucket.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ class Pools:
     ``look`` shows how the node is, and waits for no sync.
     """
 
-    def __init__(self, *, disk: int = 4, wire: int = 12, quick: int = 8, patient: int = 64) -> None:
+    def __init__(
+        self, *, disk: int = 4, wire: int = 12, quick: int = 10, patient: int = 64
+    ) -> None:
         self._disk = ThreadPoolExecutor(disk, thread_name_prefix="http-disk")
         self._wire = ThreadPoolExecutor(wire, thread_name_prefix="http-wire")
         self._quick = ThreadPoolExecutor(quick, thread_name_prefix="http-quick")
         self._patient = ThreadPoolExecutor(patient, thread_name_prefix="http-patient")
-        self._fair = _FairTurns(patient)
+        self._quick_turns, self._patient_turns = _FairTurns(quick), _FairTurns(patient)
         self._look = ThreadPoolExecutor(2, thread_name_prefix="http-look")
 
     def disk(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
@@ -42,11 +44,10 @@ class Pools:
         return _run(self._wire, call, *arguments)
 
     def quick(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-        return _run(self._quick, call, *arguments)
+        return self._quick_turns.run(partial(_run, self._quick, call, *arguments))
 
     def patient(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
-        begin = partial(_run, self._patient, call, *arguments)
-        return asyncio.ensure_future(self._fair.run(begin))
+        return self._patient_turns.run(partial(_run, self._patient, call, *arguments))
 
     def look(self, call: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
         return _run(self._look, call, *arguments)
@@ -109,8 +110,11 @@ class _FairTurns:
         self._busy: Counter[str | None] = Counter()  # threads, by principal
         self._waiting: list[tuple[str | None, asyncio.Future[None]]] = []
 
-    async def run(self, begin: Callable[[], asyncio.Future[Result]]) -> Result:
+    def run(self, begin: Callable[[], asyncio.Future[Result]]) -> asyncio.Future[Result]:
         """Return what ``begin`` gives, once its principal has a thread for it."""
+        return asyncio.ensure_future(self._run(begin))
+
+    async def _run(self, begin: Callable[[], asyncio.Future[Result]]) -> Result:
         who, turn = callers.principal(), asyncio.get_running_loop().create_future()
         self._waiting.append((who, turn))
         self._admit()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import defaultdict
+from collections.abc import Callable
+from threading import Semaphore
 
 import pytest
 
@@ -73,30 +76,33 @@ def test_a_call_that_fails_says_why() -> None:
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("pool", ["quick", "patient"])
 @pytest.mark.parametrize("cut_off", [False, True])
-def test_one_principal_does_not_take_the_last_thread(cut_off: bool) -> None:
+def test_one_principal_does_not_take_the_last_thread(pool: str, cut_off: bool) -> None:
     async def go() -> None:
-        pools, release, began = Pools(patient=8), threading.Event(), threading.Semaphore(0)
+        pools = Pools(quick=8, patient=8)
+        asked: Callable[..., asyncio.Future[bool]] = getattr(pools, pool)
+        release, began = threading.Event(), defaultdict[str, Semaphore](lambda: Semaphore(0))
 
-        def wait() -> bool:
-            began.release()
+        def wait(name: str) -> bool:
+            began[name].release()
             return release.wait(10)
 
         def ask(name: str) -> asyncio.Future[bool]:
             with working_for(None, Caller(Principal(name, Role.WRITE))):
-                return pools.patient(wait)
+                return asked(wait, name)
 
         greedy = [ask("greedy") for _ in range(20)]
         for _ in range(6):
-            assert await asyncio.to_thread(began.acquire, timeout=10)
+            assert await asyncio.to_thread(began["greedy"].acquire, timeout=10)
         if cut_off:  # their threads are as busy as before
             for each in greedy[:6]:
                 each.cancel()
             greedy = greedy[6:]
-        others = [ask("other"), ask(OWNER)]
-        for _ in others:
-            assert await asyncio.to_thread(began.acquire, timeout=10)
-        assert not began.acquire(blocking=False)
+        others = [ask(name) for name in ("other", OWNER)]
+        for name in ("other", OWNER):
+            assert await asyncio.to_thread(began[name].acquire, timeout=10)
+        assert not began["greedy"].acquire(blocking=False)
 
         release.set()
         assert all(await asyncio.gather(*others, *greedy))
