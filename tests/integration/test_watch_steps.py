@@ -199,7 +199,7 @@ def test_a_number_inside_a_number_is_no_step_for_being_quiet(root: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "name", [b"checkpoint-\xff7/file", b"step_7-\xff.pt", b"\xff/checkpoint-7/file"]
+    "name", [b"checkpoint-7-\xff/file", b"step_7-\xff.pt", b"\xff/checkpoint-7/file"]
 )
 def test_a_name_that_is_not_utf8_is_skipped_and_told_and_the_watcher_goes_on(
     root: Path, name: bytes
