@@ -188,9 +188,11 @@ class Model:
         """Ask for one step: a policy that kept it here does not count any more."""
         save = self.visible(run, step)
         saves = self.steps.get((run, step), [])
-        if save is None and saves:
+        if not saves:
+            return "not_found"
+        if save is None:
             return ENDED_CODES[saves[-1].state]
-        if save is not None and save.state == LOCAL_ONLY:
+        if save.state == LOCAL_ONLY:
             save.state = OPEN
         return OK
 

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from cachetier.errors import CachetierError
+from cachetier.errors import CachetierError, NotFoundError
 from cachetier.local.catalog.queries import saves_of_run
 from cachetier.model.checkpoint import Save
 from cachetier.model.levels import Level
@@ -332,6 +332,10 @@ class Tier(RuleBasedStateMachine):
         """What is pending is what the model calls unfinished."""
         rows = [row for row in self.node.rows() if row.run == run]
         open_saves = [s for (r, _), saves in self.model.steps.items() if r == run for s in saves]
+        if not open_saves:
+            with pytest.raises(NotFoundError):
+                self.node.checkpoints.flush(run, None, 0.0)
+            return
         dirty = 0
         for save in open_saves:
             if save.state == OPEN:
