@@ -64,6 +64,7 @@ def test_put_if_match_does_not_create(store: ObjectStore, folder: str) -> None:
 
 
 @pytest.mark.parametrize("heat", range(3))
+@pytest.mark.usefixtures("no_look_before_a_write")
 def test_one_of_many_racers_creates_a_key(store: ObjectStore, folder: str, heat: int) -> None:
     winners = race(lambda body: put(store, folder + "raced", body, IF_ABSENT))
 
@@ -72,6 +73,7 @@ def test_one_of_many_racers_creates_a_key(store: ObjectStore, folder: str, heat:
 
 
 @pytest.mark.parametrize("heat", range(3))
+@pytest.mark.usefixtures("no_look_before_a_write")
 def test_one_of_many_racers_replaces_a_version(store: ObjectStore, folder: str, heat: int) -> None:
     before = put(store, folder + "raced", b"before")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Any
 
@@ -12,7 +13,7 @@ from cachetier_client.filesystem.filesystem import CachetierFileSystem
 
 from cachetier.errors import RemoteUnavailableError
 from cachetier.remote.bucket import Bucket
-from cachetier.restore.knowledge import Knowledge
+from cachetier.restore.knowledge import FRESH_SECONDS, Knowledge
 from tests.frameworks.test_fsspec_commits import fs, put
 
 __all__ = ["fs"]
@@ -77,10 +78,13 @@ def test_a_walk_asks_once_what_there_is(
 ) -> None:
     published(fs, client, range(1, 9))
     asked.clear()
+    began_at = time.monotonic()
 
     assert len(fs.find("run")) == 16
-    assert asked["steps"] == asked["branches"] == 1
-    assert asked["manifest"] == 8
+    # What is known is asked again once it is old, as on a machine where a walk takes so long.
+    times = 1 + int((time.monotonic() - began_at) / FRESH_SECONDS)
+    assert 1 <= asked["steps"] <= times and 1 <= asked["branches"] <= times
+    assert 8 <= asked["manifest"] <= 8 * times
 
 
 def test_what_is_here_is_read_and_listed_while_the_bucket_is_away(

@@ -34,7 +34,7 @@ from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
 from tests.stateful.fake_drain import REMOTE, FakeDrain
 from tests.stateful.object_node import MOUNT, ObjectNode, content_of, mounted_at
-from tests.stateful.reading import whole
+from tests.stateful.reading import bytes_of_opened
 from tests.stateful.real_drain import RealDrain
 
 __all__ = ["CAPACITY_BYTES", "Node", "content_of", "write"]
@@ -137,14 +137,12 @@ class Node:
             IntegrityError, NotFoundError, ...: As ``Restore.open``.
         """
         opened = self.restore.open(run, step, name, timeout_seconds)
-        body = opened.body if opened.descriptor is None else whole(opened.descriptor)
-        assert body is not None
+        body = bytes_of_opened(opened)
         if content_of(body) == opened.shard.content:
             return body
         assert not self.restore.verify(run, step, name), "verify calls wrong bytes sound"
         opened = self.restore.open(run, step, name, timeout_seconds)
-        body = opened.body if opened.descriptor is None else whole(opened.descriptor)
-        assert body is not None
+        body = bytes_of_opened(opened)
         assert content_of(body) == opened.shard.content, "wrong bytes twice"
         return body
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 
+from cachetier_client.io.digests import blocks_of
+
 from cachetier.local.store import Store
 from cachetier.model.shard import Shard
+from cachetier.restore.restore import Opened
 
 
 def whole(descriptor: int) -> bytes:
@@ -14,6 +17,17 @@ def whole(descriptor: int) -> bytes:
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     finally:
         os.close(descriptor)
+
+
+def bytes_of_opened(opened: Opened) -> bytes:
+    """Return what was opened, from wherever it is to be read."""
+    if opened.descriptor is not None:
+        return whole(opened.descriptor)
+    if opened.body is not None:
+        return opened.body
+    assert opened.remote is not None
+    blocks = range(blocks_of(opened.shard.content.size_bytes))
+    return b"".join(opened.remote.read(number) for number in blocks)
 
 
 def bytes_of(store: Store, shard: Shard) -> bytes | None:

@@ -29,7 +29,7 @@ from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.fake_drain import REMOTE
 from tests.stateful.fake_replica import FakeReplica
 from tests.stateful.node import Node
-from tests.stateful.reading import whole
+from tests.stateful.reading import bytes_of_opened
 from tests.stateful.unsynced import unsynced
 
 NAMES = st.sampled_from(["a", "b"])
@@ -165,7 +165,7 @@ class TwoRemotes(RuleBasedStateMachine):
         except CachetierError:
             assert expected is None, f"step {step} had {name}"
             return
-        body = opened.body if opened.descriptor is None else whole(opened.descriptor)
+        body = bytes_of_opened(opened)
         assert expected is None or body == expected
 
     @invariant()
