@@ -19,6 +19,7 @@ PACKED_UP_TO_BYTES = 1 << 20
 PACK_BYTES = 32 << 20
 # A pack is recorded in one transaction, and its members are opened one by one.
 PACK_MEMBERS = 2048
+GAP_BYTES = 1 << 20  # reading more than this for nothing costs more time than another request
 
 
 class Member(NamedTuple):
@@ -79,7 +80,8 @@ def read_along(
     """Return which neighbours of ``asked`` to read with it, in one range of ``window_bytes``.
 
     First those behind it, as most readers go on there, then those before it; nearest first, and
-    up to ``limit`` of them.
+    up to ``limit`` of them. The range has no gap of more than ``GAP_BYTES``: those on its other
+    side are left to a read of their own.
     """
     others = sorted((each for each in extents if each.version != asked.version), key=_by_start)
     behind = [each for each in others if each.start >= asked.start]
@@ -88,7 +90,8 @@ def read_along(
     chosen: list[PackedExtent] = []
     for each in (*behind, *reversed(before)):
         wider = min(start, each.start), max(end, each.end)
-        if len(chosen) < limit and wider[1] - wider[0] <= window_bytes:
+        near = each.start - end <= GAP_BYTES and start - each.end <= GAP_BYTES
+        if near and len(chosen) < limit and wider[1] - wider[0] <= window_bytes:
             start, end = wider
             chosen.append(each)
     return chosen

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachetier.model.packs import (
+    GAP_BYTES,
     PACK_BYTES,
     PACK_MEMBERS,
     PACKED_UP_TO_BYTES,
@@ -120,3 +121,13 @@ def test_a_gap_of_shards_that_are_here_counts_towards_the_window() -> None:
 
     assert read_along([first, far], first, 1009, 9) == []
     assert read_along([first, far], first, 1010, 9) == [far]
+
+
+def test_a_gap_is_read_only_where_that_costs_less_than_another_request() -> None:
+    at = GAP_BYTES + 10
+    near, far = PackedExtent(2, at, 10), PackedExtent(2, at + 1, 10)
+    for other, along in ((near, [near]), (far, [])):
+        first = PackedExtent(1, 0, 10)
+        assert read_along([first, other], first, 4 * GAP_BYTES, 9) == along
+        before = [first] if along else []
+        assert read_along([first, other], other, 4 * GAP_BYTES, 9) == before

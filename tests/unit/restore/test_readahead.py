@@ -92,6 +92,17 @@ def test_the_order_of_reading_does_not_matter(node: Node, objects: FaultyObjectS
     assert objects.calls["read_into"] <= MOST_READS
 
 
+@pytest.mark.parametrize("order", [(2, 1, 0), (5, 3, 139, 0), (139, 70, 0), (60, 137, 0, 139)])
+def test_what_is_here_is_not_fetched_again_for_the_few_on_both_sides_of_it(
+    node: Node, objects: FaultyObjectStore, order: tuple[int, ...]
+) -> None:
+    published(node)
+    for number in (*order, *range(SHARDS)):
+        assert node.get("run", 1, str(number)) == body_of(number)
+
+    assert objects.calls["read_into"] <= MOST_READS
+
+
 def test_readers_at_once_do_not_read_the_same_pack_at_once(
     node: Node, objects: FaultyObjectStore
 ) -> None:
