@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 from cachetier_client import Client
@@ -61,9 +61,9 @@ class Place:
     def all_keys(self) -> list[str]:
         return sorted(self.bucket.objects.list("p/").keys)
 
-    def client(self, node: str = "node", **options: str) -> Client:
+    def client(self, node: str = "node", **options: Any) -> Client:
         """Return a client of a node's service, whether that runs or not."""
-        return Client(f"unix://{self.scratch / node}.sock", run=RUN, **options)  # type: ignore[arg-type]
+        return Client(f"unix://{self.scratch / node}.sock", run=RUN, **options)
 
     def node(self, name: str = "node", **environment: str) -> Node:
         return Node(self.scratch, name, {**self.environment, **environment})

@@ -7,7 +7,6 @@ import http.client
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -293,17 +292,15 @@ def test_a_stream_ends_with_its_session(served: Served, owner: Browser) -> None:
 
 
 def test_a_service_that_stops_does_not_wait_for_who_watches() -> None:
-    with serving(grace_seconds=15) as served:
+    with serving(grace_seconds=3600) as served:
         browser = Browser(served)
         browser.sign_in(new_link(served))
         with streaming(browser, "/console/live") as stream:
             stream.until("tiles")
-            before = time.monotonic()
             stopping = threading.Thread(target=served.service.stop)
             stopping.start()
             assert stream.until("never") == ""
             stopping.join()
-            assert time.monotonic() - before < 5
 
 
 # --- actions -------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import apsw
 import pytest
 from cachetier_client import CachetierClientError, Client
 
+from tests.client.fakes import FakeClock
 from tests.integration.serving import Served, serving, shard_path
 from tests.integration.test_http_routes import served
 
@@ -110,8 +111,11 @@ def test_each_door_of_a_service_names_what_it_lacks(
         assert (answer.status, answer.code) == (503, code)
         assert said in answer.json["detail"]
         assert answer.json["hint"]
-    with Client(served.unix_url, fallback="fail") as client, pytest.raises(Exception, match=said):
-        client.runs(timeout_seconds=0.5)
+    with (
+        Client(served.unix_url, fallback="fail", clock=FakeClock()) as client,
+        pytest.raises(Exception, match=said),
+    ):
+        client.runs()
     assert "the service failed" not in caplog.text, "it is no defect"
 
 

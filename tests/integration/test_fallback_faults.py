@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -21,6 +20,7 @@ from cachetier_client.errors import (
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, Troubles, When, first
+from tests.client.fakes import FakeClock
 from tests.fakes.bodies import noise
 from tests.integration.fallbacks import RUN, Place, place, until
 from tests.integration.needs import needs_weed
@@ -44,10 +44,10 @@ def past(moto_s3: S3Endpoint, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -
         yield made
 
 
-def save(past: Place, timeout_seconds: float = 30.0, save_id: str = SAVE) -> None:
-    with past.client() as client:
+def save(past: Place, save_id: str = SAVE, **options: Any) -> None:
+    with past.client(**options) as client:
         with client.checkpoint(
-            RUN, 1, rank=0, world_size=1, save_id=save_id, timeout_seconds=timeout_seconds
+            RUN, 1, rank=0, world_size=1, save_id=save_id, timeout_seconds=30
         ) as checkpoint:
             checkpoint.put(noise(LARGE), "large")
             checkpoint.put(SMALL, "small")
@@ -116,12 +116,13 @@ def test_a_bit_that_flips_on_the_way_is_noticed_by_reading_back(
 
 def test_with_s3_away_too_the_error_names_both_in_time(past: Place, proxy: S3Proxy) -> None:
     proxy.stop()
-    began = time.monotonic()
-    with past.client() as client, pytest.raises(ServiceUnavailableError) as caught:
+    clock = FakeClock()
+    began = clock.time
+    with past.client(clock=clock) as client, pytest.raises(ServiceUnavailableError) as caught:
         client.put_shard(
-            SMALL, step=1, name="x", rank=0, world_size=1, save_id=SAVE, timeout_seconds=3
+            SMALL, step=1, name="x", rank=0, world_size=1, save_id=SAVE, timeout_seconds=30
         )
-    assert time.monotonic() - began < 10
+    assert clock.time - began <= 30
     assert "the service is away" in str(caught.value)
     assert f"s3://{past.name}/p" in str(caught.value)
     assert caught.value.step == 1
@@ -132,7 +133,7 @@ def test_s3_that_goes_away_for_good_ends_the_save_in_time_and_nothing_is_publish
 ) -> None:
     proxy.troubles.add(Fault(Trouble.SLOW_DOWN, "UploadPart", When(start=2, times=None)))
     with pytest.raises(CachetierClientError, match="S3 does not do instead"):
-        save(past, timeout_seconds=3)
+        save(past, clock=FakeClock())
     assert proxy.troubles.fired[Trouble.SLOW_DOWN]
     assert not past.is_published(1)
     proxy.troubles.clear()
@@ -162,11 +163,9 @@ def test_a_bucket_that_lets_nobody_in_leaves_the_wait_for_the_service(
     past: Place, proxy: S3Proxy
 ) -> None:
     proxy.troubles.add(Fault(Trouble.ACCESS_DENIED, None, When(times=None)))
-    with past.client() as client:
+    with past.client(clock=FakeClock()) as client:
         with pytest.raises(ServiceUnavailableError, match="AccessDenied"):
-            client.put_shard(
-                SMALL, step=1, name="x", rank=0, world_size=1, save_id=SAVE, timeout_seconds=1
-            )
+            client.put_shard(SMALL, step=1, name="x", rank=0, world_size=1, save_id=SAVE)
         with past.node():
             put: dict[str, Any] = {
                 "step": 1,
@@ -183,10 +182,11 @@ def test_an_object_of_somebody_else_is_never_overwritten(past: Place) -> None:
     theirs = b"not ours"
     objects = past.bucket.objects
     objects.put("p/run/1/x", theirs, digest=0)
-    with past.client() as client, pytest.raises(ServiceUnavailableError, match="other bytes"):
-        client.put_shard(
-            SMALL, step=1, name="x", rank=0, world_size=1, save_id=SAVE, timeout_seconds=2
-        )
+    with (
+        past.client(clock=FakeClock()) as client,
+        pytest.raises(ServiceUnavailableError, match="other bytes"),
+    ):
+        client.put_shard(SMALL, step=1, name="x", rank=0, world_size=1, save_id=SAVE)
     assert objects.get("p/run/1/x") == theirs
 
 

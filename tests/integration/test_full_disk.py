@@ -166,9 +166,7 @@ def test_a_put_that_may_not_wait_is_refused_or_sent_past_a_full_disk(
         rank.put(1, 2, 2_000_000)
         disk.fill()
         with pytest.raises(BackpressureError, match="the disk under cache_dir is full"):
-            rank.client.put_shard(
-                body(2_000_000, 9), run="r", step=2, name="x", timeout_seconds=0.5, **RANK
-            )
+            rank.client.put_shard(body(2_000_000, 9), run="r", step=2, name="x", **RANK)
         rank.assert_sound()
 
     with rank_of(settings, when_full="write_through") as rank:

@@ -10,6 +10,7 @@ import pytest
 
 from cachetier.doors.http.limits import RequestLimits
 from tests.integration.serving import OWNER, Caller, Served, received, serving, shard_path
+from tests.integration.test_http_crowds import held_request
 
 BAD_NAMES = [
     "..",
@@ -214,13 +215,16 @@ def test_a_document_too_large_is_refused(quick: Caller) -> None:
     assert (answer.status, answer.code) == (400, "invalid_request")
 
 
-def test_a_reader_who_does_not_read_is_cut_off(shared: Served, quick: Caller) -> None:
+def test_a_reader_who_does_not_read_is_cut_off(shared: Served) -> None:
     shared.put("unread", b"x" * (32 << 20))
-    with quick.raw() as connection:
+    with shared.second_door(QUICK) as (door, caller), caller.raw() as connection:
         connection.sendall(f"GET {shard_path('unread')} HTTP/1.1\r\n{OWNER}\r\n".encode())
         connection.recv(10)
-        time.sleep(2.5)
-        assert len(received(connection, 5)) < 32 << 20
+        ends_at = time.monotonic() + 60
+        while door.connections:
+            assert time.monotonic() < ends_at
+            time.sleep(0.01)
+        assert len(received(connection)) < 32 << 20
     assert shared.call("DELETE", shard_path("unread")).status == 204
 
 
@@ -263,9 +267,7 @@ def test_where_every_connection_is_busy_others_are_turned_away(shared: Served) -
         caller.raw() as third,
     ):
         for each in (first, second, third):
-            each.sendall(f"PUT {shard_path('held')} HTTP/1.1\r\n{OWNER}".encode())
-            each.sendall(b"Content-Length: 9\r\n\r\n")
-        time.sleep(0.3)
+            held_request(each)
         assert caller.send_raw(b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n") == b""
 
 
@@ -282,15 +284,13 @@ def test_bodies_that_never_come_keep_nobody_out(shared: Served) -> None:
 
 
 def test_requests_beyond_the_limit_hear_when_to_come_again(shared: Served) -> None:
-    head = f"PUT {shard_path('held')} HTTP/1.1\r\n{OWNER}Content-Length: 9\r\n\r\n".encode()
     with (
         shared.second_door(RequestLimits(requests=2)) as (_door, caller),
         caller.raw() as first,
         caller.raw() as second,
     ):
-        first.sendall(head)
-        second.sendall(head)
-        time.sleep(0.3)
+        held_request(first)
+        held_request(second)
         answer = caller("GET", "/v1/runs")
         assert (answer.status, answer.code) == (503, "busy")
         assert answer.headers["retry-after"] == "1"

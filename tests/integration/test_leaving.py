@@ -22,6 +22,7 @@ from cachetier.remote.factory import open_store
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.client.fakes import FakeClock
 from tests.integration.serving import Served, serving
 
 SEAL = {"rank": 0, "world_size": 1, "save_id": "http"}
@@ -52,10 +53,10 @@ def test_a_node_that_is_left_takes_no_shards_but_finishes_what_is_begun() -> Non
             assert (refused.status, refused.code) == (503, "stopping")
             assert served.call("GET", "/readyz").status == 503
             assert served.call.post("/v1/runs/r/steps/1/seal", SEAL).json == {"sealed_ranks": [0]}
-            with Client(served.unix_url, fallback="fail") as client:
+            with Client(served.unix_url, fallback="fail", clock=FakeClock()) as client:
                 assert bytes(client.get_shard("r", 1, "x")) == b"x"
                 with pytest.raises(StoppingError):
-                    client.put_shard(b"z", run="r", step=2, name="z", timeout_seconds=0.3)
+                    client.put_shard(b"z", run="r", step=2, name="z")
         assert (None, None) in served.drain.hurried
 
 

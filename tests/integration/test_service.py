@@ -137,17 +137,16 @@ def test_a_stopping_service_refuses_new_work_and_ends_its_waits(served: Served) 
     def wait() -> None:
         with Client(served.unix_url, fallback="fail") as client:
             try:
-                client.wait("r", 1, timeout_seconds=60, name="x")
+                client.wait("r", 1, timeout_seconds=3600, name="x")
             except CachetierClientError as error:
                 ended.append(error)
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    time.sleep(0.3)
-    started_at = time.monotonic()
+    while not served.service._waits.callers:
+        time.sleep(0.01)
     served.service.stop()
     waiting.join()
-    assert time.monotonic() - started_at < 10
     assert ended
     assert served.service.report.not_ready() == "the service is stopping"
     with pytest.raises(Exception) as caught:
@@ -160,10 +159,12 @@ def test_an_upload_in_flight_ends_well_while_the_service_stops(served: Served) -
     head = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}Content-Length: {LARGE}\r\n\r\n"
     with served.call.raw() as connection:
         connection.sendall(head.encode() + data[: LARGE // 2])
-        time.sleep(0.2)
+        while served.service.store.space.used_bytes < LARGE:
+            time.sleep(0.01)
         stopping = threading.Thread(target=served.service.stop)
         stopping.start()
-        time.sleep(0.3)
+        while served.service.report.not_ready() != "the service is stopping":
+            time.sleep(0.01)
         connection.sendall(data[LARGE // 2 :])
         answer = connection.recv(4096)
         stopping.join()

@@ -61,7 +61,7 @@ def test_a_put_that_finds_no_room_is_told_with_its_reason(
         put(served, door, "first", bytes(980_000))
         with client_by(door, served) as client, pytest.raises(BackpressureError):
             ids = {"run": "r", "step": 1, "name": "second", "rank": 2, "world_size": 4}
-            client.put_shard(bytes(size_bytes), **ids, save_id="s", timeout_seconds=0.5)  # type: ignore[arg-type]
+            client.put_shard(bytes(size_bytes), **ids, save_id="s")  # type: ignore[arg-type]
     refused = told(caplog, "put.refused")
     assert refused and "no room" in refused[0]["reason"]
     assert [each["name"] for each in told(caplog, "shard.committed")] == ["first"]

@@ -197,7 +197,7 @@ def test_a_cache_full_of_what_is_not_durable_is_told(place: Site, tmp_path: Path
         node.save(1, {"most": noise(7_000_000)})
         until_alerted(watch, "CachetierNearlyFull")
         with pytest.raises(BackpressureError):
-            node.client.put_shard(noise(2_000_000), run=RUN, step=2, name="more", timeout_seconds=1)
+            node.client.put_shard(noise(2_000_000), run=RUN, step=2, name="more")
 
         until_alerted(watch, "CachetierPutsWait")
 

@@ -93,8 +93,9 @@ def test_a_part_that_takes_too_long_is_sent_again_and_the_first_send_is_broken_o
 
 
 def test_parts_that_end_in_time_are_sent_once(
-    store: HedgingObjectStore, sticking: Sticking
+    store: HedgingObjectStore, sticking: Sticking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("cachetier.remote.hedging.HEDGE_AFTER_SECONDS", 60.0)
     send(store, store.create_upload("key"), range(1, 40))
     assert (store.hedged, sticking.sent) == (0, 39)
 
@@ -116,7 +117,7 @@ def test_where_there_is_no_room_nothing_is_sent_twice(
 
     thread = threading.Thread(target=attempt)
     thread.start()
-    thread.join(0.2)
+    thread.join(0.2)  # ten times what a part may take where there is room
     assert thread.is_alive()
     for sender in list(threading.enumerate()):
         sticking.cut(sender.ident or 0)
