@@ -43,12 +43,14 @@ class Shape:
         latency: Seconds until an answer begins.
         jitter: How much of the latency comes or goes, at random.
         outliers: The share of requests that get a tenth of the speed.
+        whole: A body is taken as fast as it comes, and worked through before the answer.
     """
 
     each: float = 0.0
     latency: float = 0.0
     jitter: float = 0.0
     outliers: float = 0.0
+    whole: bool = False
 
     def way(self) -> Link:
         """Return what the next request goes through."""

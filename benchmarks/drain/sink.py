@@ -111,7 +111,7 @@ class Sink:
         if "link" in command or "shape" in command:
             self._link = Link(float(command.get("link", 0.0)))
             self._shape = Shape(**command.get("shape", {}))
-            limited = command.get("link") or self._shape.each
+            limited = (command.get("link") or self._shape.each) and not self._shape.whole
             size = LIMITED_SOCKET_BYTES if limited else SOCKET_BYTES
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
         if command.get("forget"):
@@ -162,7 +162,10 @@ class Sink:
             connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         if accepted or not head.expects_continue:
             keep = request.is_document or (self._keep and request.is_part)
-            body, size_bytes = reader.body(head, way, keep=keep)
+            taken = Way(Link(), Link()) if self._shape.whole else way
+            body, size_bytes = reader.body(head, taken, keep=keep)
+            if self._shape.whole:
+                way.carry(size_bytes)
         if accepted:
             size = int(head.fields.get("x-amz-decoded-content-length", size_bytes))
             answer = self._objects.answer(request, size, body)

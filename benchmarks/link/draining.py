@@ -23,13 +23,14 @@ from benchmarks.drain.remote import (
     sink,
 )
 from benchmarks.link.peers import Peer, fastest, peers
-from benchmarks.link.sizes import SLOW, Sizes, sizes_of
+from benchmarks.link.sizes import SLOW, WHOLE, Sizes, sizes_of
 from benchmarks.measures import Result, at_least, median_of, ratios
 from benchmarks.node import node
 from benchmarks.scratch import Bench, settle
 
 RUN = "link"
 WHERE = "8 MB/s a connection, 35 ms"
+WHOLE_WHERE = f"{WHERE}, whole bodies taken at once"
 COMPRESSED = f"drain with zstd:1, {WHERE} / plain"
 
 
@@ -38,26 +39,27 @@ def measure(bench: Bench) -> list[Result]:
     with sink() as remote:
         results, ours = plain(bench, remote, peers(sizes.threads), WHERE)
         packed = _compressed(bench, remote, sizes)
+        results += plain(bench, remote, peers(sizes.threads), WHOLE_WHERE, WHOLE)[0]
     return [*results, median_of(COMPRESSED, ratios(ours, packed), "", at_least(0.9))]
 
 
 def plain(
-    bench: Bench, remote: RunningSink, choices: Sequence[Peer], where: str
+    bench: Bench, remote: RunningSink, choices: Sequence[Peer], where: str, shape: Shape = SLOW
 ) -> tuple[list[Result], list[float]]:
     """Measure the drain of plain bytes beside the best of ``choices``; return its seconds too."""
-    sizes, cache_dir = sizes_of(bench), bench.directory / "cache"
+    sizes, cache_dir = sizes_of(bench), bench.directory / f"cache-{shape.whole}"
     source = raw.random_buffer(sizes.drained_bytes // sizes.shards)
     with (
         node(cache_dir, remote=remote.endpoint) as service,
         Client(service.url) as client,
     ):
-        remote.take_shape(SLOW)
-        _drained(client, remote, source, sizes, 0)  # warms up, and leaves files for the peers
-        files = _named(cache_dir, bench.directory / "to-put")
+        remote.take_shape(shape)
+        _drained(client, remote, source, sizes, 0, shape)  # and leaves files for the peers
+        files = _named(cache_dir, bench.directory / f"to-put-{shape.whole}")
         best, ours, theirs = fastest(bench, "put", files, remote, choices)[0], [], []
         for number in range(1, sizes.runs + 1):
             client.delete_step(RUN, number - 1)
-            ours.append(_drained(client, remote, source, sizes, number))
+            ours.append(_drained(client, remote, source, sizes, number, shape))
             remote.forget()
             theirs.append(best.move("put", files, remote))
             bench.say(f"drain {ours[-1]:.2f} s, {best} {theirs[-1]:.2f} s")
@@ -88,14 +90,19 @@ def _compressed(bench: Bench, remote: RunningSink, sizes: Sizes) -> list[float]:
 
 
 def _drained(
-    client: Client, remote: RunningSink, source: memoryview, sizes: Sizes, step: int
+    client: Client,
+    remote: RunningSink,
+    source: memoryview,
+    sizes: Sizes,
+    step: int,
+    shape: Shape = SLOW,
 ) -> float:
     remote.take_shape(Shape())
     remote.forget()
     put_held(client, RUN, step, repeat(source, sizes.shards))
     settle()
     none_went_early(remote)
-    remote.take_shape(SLOW)
+    remote.take_shape(shape)
     return seconds_until_durable(client, RUN, step)
 
 

@@ -17,11 +17,12 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
-from cachetier_client.clock import SystemClock
+from cachetier_client.clock import Clock, SystemClock
 
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
 from cachetier.drain.loop import DrainLoop, Signals
-from cachetier.drain.messages import DrainOrders, Hello, ReportCourtesy
+from cachetier.drain.messages import DrainOrders, Hello, ReportCourtesy, Size
+from cachetier.drain.pace.found import Found
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.apply import Courtesy, die_with, lower_priority, pinned_to
 from cachetier.drain.priority.loop import GivingWay
@@ -57,7 +58,8 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
         orders = channel.ask(Hello({"cpus": pinned}))
         log_format.set_level(orders.log_level)
         lock = lock_drain(Path(orders.lock), signals)
-        _drain(channel, signals, orders, lambda: lower_priority(group, pinned))
+        found = Found(lock, orders.remote)
+        _drain(channel, signals, orders, lambda: lower_priority(group, pinned), found)
         os.close(lock)
     except (ChannelClosedError, StoppingError):
         pass
@@ -103,37 +105,32 @@ def lock_drain(path: Path, signals: Signals) -> int:
 
 
 def _drain(
-    channel: AskingEnd, signals: Signals, orders: DrainOrders, step_back: Callable[[], Courtesy]
+    channel: AskingEnd,
+    signals: Signals,
+    orders: DrainOrders,
+    step_back: Callable[[], Courtesy],
+    found: Found,
 ) -> None:
     """Open the store, step behind everybody else (last in line it took a minute), and drain."""
-    remote, size = orders.remote, orders.size
-    clock = SystemClock()
-    concurrency = size.uploads + size.parts
-    bandwidth = parsed_bandwidth(max_rate=orders.max_rate, windows=orders.windows)
+    remote, size, clock = orders.remote, orders.size, SystemClock()
     stalls, store_clock = StallWatch(), StoreClock()
-    traffic = Traffic(concurrency, clock, bandwidth, size.parts, stalls.moved_bytes)
-    steering = Steering(
-        traffic.pace,
-        clock,
-        stalls,
-        size.parts,
-        has_room=traffic.has_room,
-        sleep=signals.sleep,
-        stopping=signals.stopping,
-    )
+    traffic = _traffic(orders, clock, stalls, found)
+    steering = _steering(traffic, clock, stalls, size, signals)
+
+    timeouts = Timeouts(stalls=stalls, store_clock=store_clock)
 
     def opened(settings: RemoteSettings, *, at_once: bool = False) -> ObjectStore:
         return open_store(
             settings,
             observe=traffic.observe,
-            max_connections=concurrency + 1,
-            timeouts=Timeouts(stalls=steering.stalls, store_clock=store_clock),
+            max_connections=size.uploads + size.parts + 1,
+            timeouts=timeouts,
             at_once=at_once,
         )
 
     def of_bucket(name: str) -> ObjectStore:
-        settings = replace(remote, bucket=name)
-        return steered_bucket(settings, opened(settings), steering).objects
+        other = replace(remote, bucket=name)
+        return steered_bucket(other, opened(other), steering).objects
 
     store = opened(remote, at_once=True)
     courtesy = step_back()
@@ -152,6 +149,27 @@ def _drain(
     )
     _give_way(channel, signals, drain, courtesy)
     drain.run()
+
+
+def _traffic(orders: DrainOrders, clock: Clock, stalls: StallWatch, found: Found) -> Traffic:
+    size = orders.size
+    bandwidth = parsed_bandwidth(max_rate=orders.max_rate, windows=orders.windows)
+    concurrency = size.uploads + size.parts
+    return Traffic(concurrency, clock, bandwidth, size.parts, stalls.moved_bytes, found)
+
+
+def _steering(
+    traffic: Traffic, clock: Clock, stalls: StallWatch, size: Size, signals: Signals
+) -> Steering:
+    return Steering(
+        traffic.pace,
+        clock,
+        stalls,
+        size.parts,
+        has_room=traffic.has_room,
+        sleep=signals.sleep,
+        stopping=signals.stopping,
+    )
 
 
 def _give_way(channel: AskingEnd, signals: Signals, drain: DrainLoop, courtesy: Courtesy) -> None:

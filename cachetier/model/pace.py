@@ -3,8 +3,8 @@
 One is the drain's, another one that of restores and whatever else the service asks. Pure: every
 method is told the time, and nothing waits. ``remote.paced`` puts it before a store.
 
-- **Concurrency** is searched for: as many as bring more bytes. It is cut when the store throttles,
-  and grows back by one for each window of successes.
+- **Concurrency** is searched for: as many as bring more answers. It is cut when the store
+  throttles, and grows back by one for each window of successes.
 - **Rates**, one of writes and one of reads as stores limit the two apart, grow by each success and
   are cut by throttling.
 - **Bytes** are metered where a limit is set: what is sent now puts off what comes next.
@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cachetier.model.concurrency import FIRST, Search
+from cachetier.model.concurrency import Begun, Search
 
 GROWTH_PER_SECOND = 0.025  # what a success adds to the rate
 READ_GROWTH_PER_SECOND = 0.05  # a restore has less time, and a refused read has no body
@@ -136,6 +136,7 @@ class Ticket:
 
     reads: bool
     cuts: int
+    begun: Begun
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ class Pace:
     def __init__(
         self,
         limit: int,
-        first: int = FIRST,
+        found: int | None = None,
         *,
         moved: Callable[[], float] = lambda: 0.0,
         bytes_limit: Callable[[], float | None] = lambda: None,
@@ -166,7 +167,7 @@ class Pace:
 
         Args:
             limit: The most requests at once.
-            first: How many at once to begin with.
+            found: How many at once were best before, if anybody knows.
             moved: How many bytes have gone to the remote, or come from there, so far.
             bytes_limit: How many bytes a second may be sent now; None without a limit.
             fraction: Uniform in [0, 1), to spread those who were told the same time to come back.
@@ -176,7 +177,7 @@ class Pace:
         self._fraction = fraction
         self._moved = moved
         self._window = float(limit)
-        self._search = Search(limit, first)
+        self._search = Search(limit, found)
         self._rates = {
             False: Rate(),  # of writes
             True: Rate(READ_GROWTH_PER_SECOND, READ_CALM_SECONDS),
@@ -188,7 +189,7 @@ class Pace:
     # --- before a request ------------------------------------------------------------------------
 
     def wait_seconds(self, now: float, size_bytes: int, *, reads: bool = False) -> float:
-        """Return how long a request with a body of ``size_bytes`` has to wait.
+        """Return how long a request that sends, or gets, ``size_bytes`` has to wait.
 
         Infinity until another request ends, or a window does in which nothing may be sent.
         """
@@ -197,17 +198,18 @@ class Pace:
             if self._in_flight >= self.concurrency:
                 return look_in_seconds
         allowed_at = max(self._not_before, self._rates[reads].allows_at)
-        if size_bytes and (limit := self._bytes_limit()) is not None:
+        if size_bytes and not reads and (limit := self._bytes_limit()) is not None:
             allowed_at = max(allowed_at, self._bytes_allow_at if limit else math.inf)
         return max(0.0, allowed_at - now)
 
     def begin(self, now: float, size_bytes: int, *, reads: bool = False) -> Ticket:
-        """Count a request that begins now, with a body of ``size_bytes``."""
+        """Count a request that begins now, to send or to get ``size_bytes``."""
         self._in_flight += 1
-        if size_bytes and (limit := self._bytes_limit()):
+        if size_bytes and not reads and (limit := self._bytes_limit()):
             sent_from = max(self._bytes_allow_at, now - LEAD_SECONDS)
             self._bytes_allow_at = sent_from + size_bytes / limit
-        return Ticket(reads, self._rates[reads].begin(now))
+        begun = self._search.begin(now, size_bytes, self._moved())
+        return Ticket(reads, self._rates[reads].begin(now), begun)
 
     @property
     def concurrency(self) -> int:
@@ -215,7 +217,7 @@ class Pace:
         return min(self._search.size, int(self._window))
 
     def _search_on(self, now: float) -> float:
-        """See whether more at once bring more, unless the store wants less; return when again."""
+        """See whether more are to begin, unless the store wants less; return when again."""
         if self._search.size > self._window:
             return math.inf
         return self._search.look(now, self._moved())
@@ -225,23 +227,30 @@ class Pace:
     def succeeded(self, ticket: Ticket, now: float) -> None:
         """The store took a request."""
         self._in_flight -= 1
+        self._search.answered(ticket.begun, now)
         self._window = min(float(self._limit), self._window + 1.0 / self._window)
         self._rates[ticket.reads].succeeded(now)
 
-    def failed(self) -> None:
+    def failed(self, now: float) -> None:
         """A request failed for a reason that says nothing about the pace."""
         self._in_flight -= 1
+        self._search.gone(now)
 
     def throttled(self, ticket: Ticket, now: float, retry_after_seconds: float | None) -> None:
         """The store refused a request and wants fewer of them, perhaps none for a while."""
         self._in_flight -= 1
+        self._search.gone(now)
         if retry_after_seconds is not None:
             pause_seconds = retry_after_seconds * (1.0 + 0.2 * self._fraction())
             self._not_before = max(self._not_before, now + pause_seconds)
         rate = self._rates[ticket.reads]
         if ticket.cuts == rate.cuts:
             self._window = max(1.0, self.concurrency * rate.cut(now))
-            self._search.cut()
+            self._search.cut(now)
+
+    def found(self) -> int | None:
+        """Return how many at once are known to be good; None where nobody knows yet."""
+        return self._search.found
 
     def state(self) -> PaceState:
         """Return what people see."""

@@ -26,7 +26,6 @@ from cachetier.remote.turns import AT_ONCE, Turns
 from cachetier.remote.wrapped import MeasuredObjectStore, Observe
 
 MAX_CONNECTIONS = AT_ONCE
-FIRST_AT_ONCE = 8  # stores take reads more easily than writes, and somebody waits for these
 
 
 def open_store(
@@ -103,7 +102,7 @@ def open_remote(
     stalls = StallWatch()
     timeouts = Timeouts(stalls=stalls, store_clock=store_clock or StoreClock())
     store = open_store(settings, max_connections=max_connections, timeouts=timeouts)
-    pace = Pace(AT_ONCE, FIRST_AT_ONCE, moved=stalls.moved_bytes, fraction=random.random)
+    pace = Pace(AT_ONCE, moved=stalls.moved_bytes, fraction=random.random)
     # Twice, so that those that wait let the concurrency be found; not all of them, as a call that
     # waits for its turn spends what time it has for being repeated.
     turns = Turns(lambda: min(AT_ONCE, 2 * pace.concurrency))

@@ -27,7 +27,7 @@ class Controller(Protocol[TicketT]):
     """Decides when a request may begin; not thread-safe, and told the time."""
 
     def wait_seconds(self, now: float, size_bytes: int, *, reads: bool) -> float:
-        """Return how long a request with a body of ``size_bytes`` has to wait."""
+        """Return how long a request that sends, or gets, ``size_bytes`` has to wait."""
 
     def begin(self, now: float, size_bytes: int, *, reads: bool) -> TicketT:
         """Count a request that begins now."""
@@ -35,7 +35,7 @@ class Controller(Protocol[TicketT]):
     def succeeded(self, ticket: TicketT, now: float) -> None:
         """A request was answered."""
 
-    def failed(self) -> None:
+    def failed(self, now: float) -> None:
         """A request failed, and not for its pace."""
 
     def throttled(self, ticket: TicketT, now: float, retry_after_seconds: float | None) -> None:
@@ -65,7 +65,7 @@ class PacedObjectStore(WrappedObjectStore):
 
     def _around(self, operation: Operation, size_bytes: int, call: Callable[[], Answer]) -> Answer:
         reads = operation in READS
-        ticket = self._wait_for_turn(0 if reads else size_bytes, reads=reads)
+        ticket = self._wait_for_turn(size_bytes, reads=reads)
         try:
             answer = call()
         except ThrottledError as error:
@@ -76,7 +76,7 @@ class PacedObjectStore(WrappedObjectStore):
             raise
         except BaseException:
             with self._changed:
-                self._controller.failed()
+                self._controller.failed(self._clock.monotonic())
                 self._changed.notify_all()
             raise
         with self._changed:
@@ -85,7 +85,7 @@ class PacedObjectStore(WrappedObjectStore):
         return answer
 
     def _wait_for_turn(self, size_bytes: int, *, reads: bool) -> Any:
-        with self._first[reads, bool(size_bytes)], self._changed:
+        with self._first[reads, bool(size_bytes) and not reads], self._changed:
             while True:
                 now = self._clock.monotonic()
                 wait_seconds = self._controller.wait_seconds(now, size_bytes, reads=reads)

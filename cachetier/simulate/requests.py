@@ -59,10 +59,6 @@ class Request:
     sent_at: float = 0.0
     attempt: int = 1
 
-    @property
-    def body_bytes(self) -> int:
-        return 0 if self.reads else self.size_bytes
-
 
 class Requests:
     """All requests of a node.
@@ -128,7 +124,7 @@ class Requests:
             while waiting:
                 request = waiting[0]
                 wait_seconds = self._may_begin(self._under_way) or self._pace.wait_seconds(
-                    self._events.seconds, request.body_bytes, reads=request.reads
+                    self._events.seconds, request.size_bytes, reads=request.reads
                 )
                 if wait_seconds:
                     # Never the same instant again, whatever is lost in rounding.
@@ -140,7 +136,7 @@ class Requests:
         now = self._events.seconds
         request.began_at = request.began_at or now
         request.sent_at = now
-        ticket = self._pace.begin(now, request.body_bytes, reads=request.reads)
+        ticket = self._pace.begin(now, request.size_bytes, reads=request.reads)
         self._under_way += 1
         one_way_seconds = self._place.latency_seconds * self._chance.uniform(0.25, 0.75)
         self._events.after(one_way_seconds, partial(self._arrive, request, ticket, one_way_seconds))
@@ -187,7 +183,7 @@ class Requests:
 
     def _failed(self, request: Request) -> None:
         self._under_way -= 1
-        self._pace.failed()
+        self._pace.failed(self._events.seconds)
         self._repeat(request, TransientError("the store is away"))
 
     def _repeat(self, request: Request, error: RemoteError) -> None:

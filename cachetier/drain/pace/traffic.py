@@ -19,6 +19,7 @@ from cachetier_client.bucket_format.uploads import LARGE_PART_BYTES, usual_uploa
 from cachetier_client.clock import Clock
 
 from cachetier.drain.messages import ReportTraffic
+from cachetier.drain.pace.found import Found
 from cachetier.drain.upload.compression_model import Link
 from cachetier.errors import ThrottledError
 from cachetier.model.bandwidth import Bandwidth
@@ -98,14 +99,16 @@ class Traffic:
         bandwidth: Bandwidth = UNLIMITED,
         parts: int | None = None,
         moved: Callable[[], float] = lambda: 0.0,
+        found: Found | None = None,
     ) -> None:
         """Allow up to ``concurrency`` requests at once, and as many bytes as ``bandwidth`` says.
 
         ``parts`` is how many of the requests may be parts, all of them if nobody says; ``moved``
-        tells how many bytes have gone to the remote so far.
+        tells how many bytes have gone to the remote so far. ``found`` is what was found before.
         """
         self.pace = Pace(
             concurrency,
+            found.at_once() if found is not None else None,
             moved=moved,
             bytes_limit=self._bytes_per_second,
             fraction=random.random,
@@ -120,6 +123,7 @@ class Traffic:
         self._throughput = Throughput()
         self._parts = parts or concurrency
         self._reported: PaceState | None = None
+        self._found = found
 
     def observe(self, operation: str, seconds: float, size_bytes: int, outcome: str) -> None:
         """Count a request that ended; what ``MeasuredObjectStore`` calls."""
@@ -169,6 +173,8 @@ class Traffic:
     def news(self) -> ReportTraffic | None:
         """Return what ``serve`` shows of the traffic since the last time; None if nothing moved."""
         pace = self.pace.state()
+        if self._found is not None and (at_once := self.pace.found()):
+            self._found.keep(at_once)
         with self._lock:
             if not self._requests and pace == self._reported:
                 return None

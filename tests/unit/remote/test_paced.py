@@ -62,19 +62,19 @@ def test_no_more_calls_are_under_way_than_the_pace_allows() -> None:
     assert pace.state().in_flight == 0
 
 
-def test_only_bytes_that_are_sent_count() -> None:
-    sizes: list[int] = []
+def test_the_pace_is_told_of_bytes_either_way() -> None:
+    sizes: list[tuple[int, bool]] = []
 
     class Counting(Pace):
         def begin(self, now: float, size_bytes: int, *, reads: bool = False) -> Ticket:
-            sizes.append(size_bytes)
+            sizes.append((size_bytes, reads))
             return super().begin(now, size_bytes, reads=reads)
 
     store = PacedObjectStore(MemoryObjectStore(), Counting(4), FakeClock())
     store.put("a", b"12345", digest=crc64nvme(b"12345"))
     store.read_into("a", 0, memoryview(bytearray(5)))
     store.head("a")
-    assert sizes == [5, 0, 0]
+    assert sizes == [(5, False), (5, True), (0, True)]
 
 
 def test_a_crowd_that_waits_does_not_look_at_every_turn() -> None:

@@ -1,0 +1,180 @@
+"""The search for concurrency comes near the best number in worlds that it was not told of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from cachetier.model.concurrency import LATER_SECONDS, Begun, Search
+from tests.fakes.link_world import Outcome, World, run
+
+LIMIT = 128
+PART = 8 << 20
+SMALL_BUFFERS, SOME, WHOLE_BODIES = 256e3, 4e6, 64e6
+
+
+class Trying:
+    """A search, as ``Pace`` asks one."""
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+        self.sizes: list[tuple[float, int]] = []
+
+    def has_room(self, now: float, in_flight: int, moved: float) -> bool:
+        if in_flight >= self.search.size:
+            self.search.look(now, moved)
+        self.sizes.append((now, self.search.size))
+        return in_flight < self.search.size
+
+    def begin(self, now: float, size_bytes: int, moved: float) -> Begun:
+        return self.search.begin(now, size_bytes, moved)
+
+    def answered(self, begun: object, now: float) -> None:
+        assert isinstance(begun, Begun)
+        self.search.answered(begun, now)
+
+
+class Fixed:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def has_room(self, _now: float, in_flight: int, _moved: float) -> bool:
+        return in_flight < self.size
+
+    def begin(self, _now: float, _size_bytes: int, _moved: float) -> None:
+        return None
+
+    def answered(self, _begun: object, _now: float) -> None:
+        return None
+
+
+def searched(world: World, mib: int, found: int | None = None) -> Outcome:
+    return run(world, Trying(Search(LIMIT, found)), [PART] * (mib // 8))
+
+
+def best(world: World, mib: int, sizes: tuple[int, ...] = (16, 64, 128)) -> float:
+    return min(run(world, Fixed(size), [PART] * (mib // 8)).seconds for size in sizes)
+
+
+@pytest.mark.parametrize("round_trip", [0.0005, 0.035, 0.12])
+@pytest.mark.parametrize("each", [8e6, 60e6, 1e10], ids=["8MB", "60MB", "nolimit"])
+@pytest.mark.parametrize("buffer", [SMALL_BUFFERS, SOME, WHOLE_BODIES])
+def test_a_gibibyte_takes_little_longer_than_with_the_best_number(
+    buffer: float, each: float, round_trip: float
+) -> None:
+    world = World(each=each, round_trip=round_trip, buffer=buffer)
+    assert best(world, 1024) >= 0.8 * searched(world, 1024).seconds
+
+
+@pytest.mark.parametrize("buffer", [SMALL_BUFFERS, WHOLE_BODIES])
+@pytest.mark.parametrize(
+    "world",
+    [
+        World(outliers=0.03),
+        World(round_trip=0.12, greets=2),
+        World(changes=(0.5, 2.0)),
+        World(total=100e6, changes=(2.0, 4.0)),
+        World(total=20e6),
+    ],
+    ids=["outliers", "far_and_secured", "halves", "doubles", "thin"],
+)
+def test_so_it_is_where_something_is_odd(world: World, buffer: float) -> None:
+    world = replace(world, buffer=buffer)
+    assert best(world, 1024) >= 0.8 * searched(world, 1024).seconds
+
+
+@pytest.mark.parametrize("buffer", [SMALL_BUFFERS, WHOLE_BODIES])
+def test_where_more_connections_are_slower_there_are_soon_fewer(buffer: float) -> None:
+    world = World(knee=24, buffer=buffer)
+    assert best(world, 4096, (24,)) >= 0.75 * searched(world, 4096).seconds
+
+
+@pytest.mark.parametrize("mib", [128, 512])
+def test_a_small_step_is_not_over_before_there_are_enough(mib: int) -> None:
+    for buffer in (SMALL_BUFFERS, WHOLE_BODIES):
+        world = World(buffer=buffer)
+        assert best(world, mib) >= 0.8 * searched(world, mib).seconds
+
+
+def test_what_was_found_before_loses_no_time() -> None:
+    world = World(round_trip=0.12, greets=2)
+    assert best(world, 512) >= 0.95 * searched(world, 512, found=64).seconds
+
+
+def test_where_fewer_bring_as_much_there_are_fewer_in_the_end() -> None:
+    trying = Trying(Search(LIMIT))
+    run(World(total=20e6), trying, [PART] * 256)
+    assert trying.search.size <= 24
+
+
+def test_a_link_that_gets_faster_is_found_out_by_the_next_search() -> None:
+    trying = Trying(Search(LIMIT))
+    run(World(total=60e6, changes=(math.inf, 30.0)), trying, [PART] * 1200)
+    assert max(size for now, size in trying.sizes if 22.0 < now < 30.0) <= 24
+    assert max(size for now, size in trying.sizes if now < 40.0 + LATER_SECONDS) == LIMIT
+
+
+# --- one request after another -------------------------------------------------------------------
+
+
+def test_a_step_up_that_takes_too_long_to_be_worth_it_is_not_waited_for() -> None:
+    search, now = _goes_up(Search(LIMIT), 0.0)
+    tried = search.size
+    for _ in range(tried):
+        search.begin(now, PART, 0.0)
+    assert search.look(now + 0.1, 0.0) > 0.0 and search.size == tried
+    search.look(now + 2.0, 0.0)
+    assert search.size < tried
+
+
+def test_a_moment_in_which_a_disk_gives_nothing_does_not_end_the_opening() -> None:
+    search, moved, begun = Search(LIMIT), 0.0, 0
+    for tenth in range(60):
+        now = tenth / 100
+        while begun < search.size:
+            search.begin(now, PART, moved)
+            begun += 1
+        if not 0.05 <= now < 0.2:
+            moved = min(begun * PART, moved + 10e6)
+        search.look(now, moved)
+    assert search.size >= 64
+
+
+def test_a_thin_link_is_not_filled_with_what_it_cannot_carry() -> None:
+    search, moved, begun = Search(LIMIT), 0.0, 0
+    for hundredth in range(100):
+        now = hundredth / 100
+        while begun < search.size:
+            search.begin(now, PART, moved)
+            begun += 1
+        moved += 0.01 * 2e6
+        search.look(now, moved)
+    assert search.size <= 16
+
+
+def test_too_few_requests_tell_nothing() -> None:
+    search = Search(LIMIT)
+    for now in range(50):
+        search.answered(search.begin(float(now), PART, 0.0), now + 0.5)
+    assert search.size == 8
+
+
+def test_a_cut_ends_a_step_and_the_search_goes_on() -> None:
+    search, now = _goes_up(Search(LIMIT), 0.0)
+    tried = search.size
+    search.cut(now)
+    assert search.size < tried
+    assert _goes_up(search, now)[0].size == tried
+
+
+def _goes_up(search: Search, now: float) -> tuple[Search, float]:
+    """Let requests of a second go by until more are tried."""
+    before = search.size
+    while search.size <= before:
+        begun = [search.begin(now, PART, 0.0) for _ in range(search.size)]
+        now += 1.0
+        for each in begun:
+            search.answered(each, now)
+    return search, now
