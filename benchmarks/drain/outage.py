@@ -38,6 +38,7 @@ BACK_TO = 0.8  # of the normal rate
 PATIENCE_SECONDS = 90.0
 LOOK_SECONDS = 0.1
 WINDOW_SECONDS = 0.5
+SILENT_SECONDS = 5.0  # nothing more comes then
 SIMULATED_SECONDS = 600.0
 SIMULATED_RATE = 25.0
 
@@ -139,8 +140,11 @@ def _save(client: Client, source: memoryview, step: int) -> None:
 
 
 def _seconds_until_back(remote: RunningSink, rate: float) -> float | None:
-    """Return after how long half a second's worth of bytes came at ``rate``; None if never."""
-    began = remote.counts()
+    """Return after how long half a second's worth of bytes came at ``rate``; None if never.
+
+    Where there was less than that to bring, it is when the last of it came.
+    """
+    last = began = remote.counts()
     seen = [began]
     while seen[-1].at - began.at < PATIENCE_SECONDS:
         time.sleep(LOOK_SECONDS)
@@ -148,6 +152,10 @@ def _seconds_until_back(remote: RunningSink, rate: float) -> float | None:
         seen = [each for each in seen if now.at - each.at <= WINDOW_SECONDS + LOOK_SECONDS] + [now]
         if now.at - seen[0].at >= WINDOW_SECONDS and _rate(seen[0], now) >= rate:
             return now.at - began.at
+        if now.bytes > last.bytes:
+            last = now
+        elif last.bytes > began.bytes and now.at - last.at >= SILENT_SECONDS:
+            return last.at - began.at
     return None
 
 
