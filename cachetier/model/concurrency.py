@@ -115,7 +115,7 @@ class Begun:
 
 
 class Search:
-    """``size`` is how many there may be at once now, up to ``limit``.
+    """``size`` is how many there may be at once now, up to ``limit``; ``in_flight`` are there.
 
     ``look`` is for whoever finds no room.
     """
@@ -125,7 +125,7 @@ class Search:
         self.size = min(FIRST if found is None else found, limit)
         self._opens = found is None
         self._limit = limit
-        self._in_flight = 0
+        self.in_flight = 0
         self._phase = _Phase.HOLDING
         self._round = _Round(-math.inf)
         self._opening = _Opening(0.0, 0.0)
@@ -148,11 +148,11 @@ class Search:
         if self._opens and size_bytes >= LARGE_BYTES:
             self._opens, self._phase = False, _Phase.OPENING
             self._round, self._opening = _Round(now), _Opening(now, now, moved=moved)
-        elif not self._in_flight and now - self._round.seen_at > IDLE_SECONDS:
+        elif not self.in_flight and now - self._round.seen_at > IDLE_SECONDS:
             self._take_back(now)  # time in which nothing was asked tells nothing
-        self._round.go_on(now, self._in_flight)
+        self._round.go_on(now, self.in_flight)
         self._round.largest = max(self._round.largest, work)
-        self._in_flight += 1
+        self.in_flight += 1
         self._opening.begun_bytes += size_bytes
         return Begun(self._round, now, work)
 
@@ -174,8 +174,8 @@ class Search:
 
     def gone(self, now: float) -> None:
         """Count a request that ended without an answer that says something."""
-        self._round.go_on(now, self._in_flight)
-        self._in_flight -= 1
+        self._round.go_on(now, self.in_flight)
+        self.in_flight -= 1
 
     def cut(self, now: float) -> None:
         """Give up the present step, as the store wants fewer; what was known counts no more."""

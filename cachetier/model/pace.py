@@ -182,7 +182,6 @@ class Pace:
             False: Rate(),  # of writes
             True: Rate(READ_GROWTH_PER_SECOND, READ_CALM_SECONDS),
         }
-        self._in_flight = 0
         self._bytes_allow_at = 0.0
         self._not_before = 0.0
 
@@ -193,9 +192,9 @@ class Pace:
 
         Infinity until another request ends, or a window does in which nothing may be sent.
         """
-        if self._in_flight >= self.concurrency:
+        if self._search.in_flight >= self.concurrency:
             look_in_seconds = self._search_on(now)
-            if self._in_flight >= self.concurrency:
+            if self._search.in_flight >= self.concurrency:
                 return look_in_seconds
         allowed_at = max(self._not_before, self._rates[reads].allows_at)
         if size_bytes and not reads and (limit := self._bytes_limit()) is not None:
@@ -204,7 +203,6 @@ class Pace:
 
     def begin(self, now: float, size_bytes: int, *, reads: bool = False) -> Ticket:
         """Count a request that begins now, to send or to get ``size_bytes``."""
-        self._in_flight += 1
         if size_bytes and not reads and (limit := self._bytes_limit()):
             sent_from = max(self._bytes_allow_at, now - LEAD_SECONDS)
             self._bytes_allow_at = sent_from + size_bytes / limit
@@ -226,19 +224,16 @@ class Pace:
 
     def succeeded(self, ticket: Ticket, now: float) -> None:
         """The store took a request."""
-        self._in_flight -= 1
         self._search.answered(ticket.begun, now)
         self._window = min(float(self._limit), self._window + 1.0 / self._window)
         self._rates[ticket.reads].succeeded(now)
 
     def failed(self, now: float) -> None:
         """A request failed for a reason that says nothing about the pace."""
-        self._in_flight -= 1
         self._search.gone(now)
 
     def throttled(self, ticket: Ticket, now: float, retry_after_seconds: float | None) -> None:
         """The store refused a request and wants fewer of them, perhaps none for a while."""
-        self._in_flight -= 1
         self._search.gone(now)
         if retry_after_seconds is not None:
             pause_seconds = retry_after_seconds * (1.0 + 0.2 * self._fraction())
@@ -257,7 +252,7 @@ class Pace:
         writes, reads = self._rates[False], self._rates[True]
         return PaceState(
             concurrency=self.concurrency,
-            in_flight=self._in_flight,
+            in_flight=self._search.in_flight,
             writes_per_second=writes.per_second,
             reads_per_second=reads.per_second,
             bytes_per_second=self._bytes_limit(),

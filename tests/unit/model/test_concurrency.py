@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -130,28 +131,11 @@ def test_a_step_up_that_takes_too_long_to_be_worth_it_is_not_waited_for() -> Non
 
 
 def test_a_moment_in_which_a_disk_gives_nothing_does_not_end_the_opening() -> None:
-    search, moved, begun = Search(LIMIT), 0.0, 0
-    for tenth in range(60):
-        now = tenth / 100
-        while begun < search.size:
-            search.begin(now, PART, moved)
-            begun += 1
-        if not 0.05 <= now < 0.2:
-            moved = min(begun * PART, moved + 10e6)
-        search.look(now, moved)
-    assert search.size >= 64
+    assert _opened(0.6, lambda now: 0.0 if 0.05 <= now < 0.2 else 10e6).size >= 64
 
 
 def test_a_thin_link_is_not_filled_with_what_it_cannot_carry() -> None:
-    search, moved, begun = Search(LIMIT), 0.0, 0
-    for hundredth in range(100):
-        now = hundredth / 100
-        while begun < search.size:
-            search.begin(now, PART, moved)
-            begun += 1
-        moved += 0.01 * 2e6
-        search.look(now, moved)
-    assert search.size <= 16
+    assert _opened(1.0, lambda _now: 0.01 * 2e6).size <= 16
 
 
 def test_too_few_requests_tell_nothing() -> None:
@@ -167,6 +151,19 @@ def test_a_cut_ends_a_step_and_the_search_goes_on() -> None:
     search.cut(now)
     assert search.size < tried
     assert _goes_up(search, now)[0].size == tried
+
+
+def _opened(seconds: float, moves: Callable[[float], float]) -> Search:
+    """Return a search after an opening without an answer, in which so much moves each 10 ms."""
+    search, moved, begun = Search(LIMIT), 0.0, 0
+    for hundredth in range(round(100 * seconds)):
+        now = hundredth / 100
+        while begun < search.size:
+            search.begin(now, PART, moved)
+            begun += 1
+        moved = min(begun * PART, moved + moves(now))
+        search.look(now, moved)
+    return search
 
 
 def _goes_up(search: Search, now: float) -> tuple[Search, float]:
