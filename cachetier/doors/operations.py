@@ -31,16 +31,20 @@ log = logging.getLogger(__name__)
 LISTED_AT_ONCE = 1000
 
 
+def internal() -> CachetierError:
+    """Return the error for a defect: a caller learns nothing of the service's insides."""
+    return CachetierError("the service failed on this request")
+
+
 def answerable(error: Exception, door: str, operation: str) -> CachetierError:
     """Return what a caller hears of an error that is none of ours.
 
-    A machine that has nothing left is named. All else is a defect: it goes to the log, and a caller
-    learns nothing of the service's insides.
+    A machine that has nothing left is named. All else is a defect, and goes to the log.
     """
     failure = machine_failure(error, "the service")
     if failure is None:
         tell(log, events.REQUEST_FAILED, door=door, operation=operation, error=error)
-    return failure or CachetierError("the service failed on this request")
+    return failure or internal()
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,10 @@ class PutObject:
     if_absent: bool = False
     if_match: str | None = None
 
+    @property
+    def condition(self) -> Condition:
+        return Condition(self.if_absent, self.if_match)
+
 
 @dataclass(frozen=True, slots=True)
 class PutAnswer:

@@ -151,7 +151,7 @@ class ObjectPuts:
         """
         refuse_read_only(mount)
         check_key(mount, put.key)
-        return self._looked(mount, put.key, Condition(put.if_absent, put.if_match))
+        return self._looked(mount, put.key, put.condition)
 
     def _looked(self, mount: Mount, key: str, condition: Condition) -> Condition:
         if not condition.asks or self._store.read(objects.current, mount.run, key) is not None:

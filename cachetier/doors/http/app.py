@@ -25,7 +25,6 @@ from cachetier.doors.http.problems import (
     MethodError,
     RouteError,
     SchemaError,
-    internal,
     problem_response,
 )
 from cachetier.doors.http.routes import (
@@ -39,7 +38,7 @@ from cachetier.doors.http.routes import (
     token_routes,
 )
 from cachetier.doors.http.shards import Shards
-from cachetier.doors.operations import Operations
+from cachetier.doors.operations import Operations, internal
 from cachetier.errors import CachetierError, machine_failure
 from cachetier.status.rates import Status
 

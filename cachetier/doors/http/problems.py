@@ -80,11 +80,6 @@ class RangeError(InvalidRequestError):
     hint = "Ask for a range inside the shard; HEAD tells its size."
 
 
-def internal() -> CachetierError:
-    """Return the error for a defect: a caller learns nothing of the service's insides."""
-    return CachetierError("the service failed on this request")
-
-
 def problem(error: CachetierError) -> dict[str, Any]:
     """Return the problem object of ``error``."""
     described: dict[str, Any] = {

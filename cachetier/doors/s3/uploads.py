@@ -109,7 +109,7 @@ class Uploads:
     ) -> Response:
         ack = self._writes.ack(request, mount)
         put = conditions(request, PutObject(request.key, NO_HEAD, 0))
-        asks = put.if_absent or put.if_match is not None  # perhaps the bucket
+        asks = put.condition.asks  # perhaps the bucket
         pool = self._pools.patient if asks else self._pools.quick
         answer = await pool(self._complete, request, mount, put, parts)
         headers = await self._writes.acknowledged(mount, answer, ack)

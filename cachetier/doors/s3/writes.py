@@ -126,8 +126,8 @@ class Writes:
                 kept = replace(head, checksums=taken.checksums)
                 now = replace(put, head=kept, md5=taken.md5)
                 taken.given = True
-                asks = put.if_absent or put.if_match is not None  # perhaps the bucket
-                pool = self._pools.patient if taken.is_small or asks else self._pools.quick
+                waits = taken.is_small or put.condition.asks  # perhaps the bucket
+                pool = self._pools.patient if waits else self._pools.quick
                 return await pool(self._commit, mount, now, taken, left), taken.checksums
 
         return await in_share(self._node, request.scope, ack.left, store)

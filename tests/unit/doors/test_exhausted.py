@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from cachetier.doors.http.problems import internal
+from cachetier.doors.operations import internal
 from cachetier.doors.s3.errors import STATUS, s3_code_of
 from cachetier.errors import ExhaustedError, FencedError, StagedIOError, machine_failure
 

@@ -18,7 +18,8 @@ from cachetier.access.sessions import csrf_of
 from cachetier.console.rendering import POLICY, rendered
 from cachetier.doors.http.browsers import session_in
 from cachetier.doors.http.front import CALLER, caller_of
-from cachetier.doors.http.problems import SchemaError, internal
+from cachetier.doors.http.problems import SchemaError
+from cachetier.doors.operations import internal
 from cachetier.errors import CachetierError, ForbiddenError
 
 HEADERS = {
