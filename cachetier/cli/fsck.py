@@ -143,14 +143,15 @@ def _mounts(settings: Settings) -> MountBuckets:
 
     from cachetier.config.remotes import remote_settings
     from cachetier.remote.bucket import Bucket
-    from cachetier.remote.factory import open_remote
+    from cachetier.remote.factory import client_of, open_remote
     from cachetier.remote.mounted import MountBuckets
     from cachetier.remote.store_clock import StoreClock
 
     durable, store_clock = remote_settings(settings), StoreClock()
+    client = client_of(durable, store_clock)
 
     def opened(name: str) -> Bucket:
-        return open_remote(replace(durable, bucket=name, prefix=""), store_clock=store_clock)
+        return open_remote(replace(durable, bucket=name, prefix=""), client=client)
 
     return MountBuckets(settings.s3_mounts, opened, store_clock)
 

@@ -191,7 +191,7 @@ def _looked_up(subject: Subject) -> tuple[int, str] | None:
     from cachetier.remote.factory import open_remote
 
     with contextlib.suppress(CachetierError):
-        bucket = open_remote(subject.remotes[0], policy=_ONCE, max_connections=1)
+        bucket = open_remote(subject.remotes[0], policy=_ONCE)
         return largest_part(_newest(bucket))
     return None
 

@@ -121,9 +121,7 @@ class ObjectBench:
         self._plan = plan
         self._on_step = on_step
         self._probe = Probe(settings, "objbench")
-        self._store = store or open_store(
-            settings, max_connections=plan.streams, timeouts=Timeouts(*TIMEOUTS)
-        )
+        self._store = store or open_store(settings, timeouts=Timeouts(*TIMEOUTS))
         self._pool = memoryview(os.urandom(max(OTHER_PART_BYTES) + MEBIBYTE))
         self.left_behind: list[str] = []
 

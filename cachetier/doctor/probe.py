@@ -85,7 +85,7 @@ class Probe:
         from cachetier.remote.factory import open_store
 
         if settings not in self._stores:
-            store = open_store(settings, max_connections=2, timeouts=Timeouts(*TIMEOUTS))
+            store = open_store(settings, timeouts=Timeouts(*TIMEOUTS))
             self._stores[settings] = RetryingObjectStore(store, PATIENCE)
         return self._stores[settings]
 

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from cachetier.local.files.permissions import unfollowed
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Timeouts
-from cachetier.remote.factory import Steering, open_store, steered_bucket
+from cachetier.remote.factory import Steering, client_of, open_store, steered_bucket
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
 from cachetier.remote.store_clock import StoreClock
@@ -117,22 +118,18 @@ def _drain(
     traffic = _traffic(orders, clock, stalls, found)
     steering = _steering(traffic, clock, stalls, size, signals)
 
-    timeouts = Timeouts(stalls=stalls, store_clock=store_clock)
+    client = client_of(remote, store_clock, max_connections=size.uploads + size.parts + 1)
 
-    def opened(settings: RemoteSettings, *, at_once: bool = False) -> ObjectStore:
-        return open_store(
-            settings,
-            observe=traffic.observe,
-            max_connections=size.uploads + size.parts + 1,
-            timeouts=timeouts,
-            at_once=at_once,
-        )
+    def opened(settings: RemoteSettings) -> ObjectStore:
+        timeouts = Timeouts(stalls=stalls)
+        return open_store(settings, client=client, observe=traffic.observe, timeouts=timeouts)
 
     def of_bucket(name: str) -> ObjectStore:
         other = replace(remote, bucket=name)
         return steered_bucket(other, opened(other), steering).objects
 
-    store = opened(remote, at_once=True)
+    store = opened(remote)
+    client.open()
     courtesy = step_back()
     channel.ask(ReportCourtesy(courtesy.report))
     drain = DrainLoop(
@@ -165,7 +162,7 @@ def _steering(
         traffic.pace,
         clock,
         stalls,
-        size.parts,
+        ThreadPoolExecutor(2 * size.parts, thread_name_prefix="remote-part"),
         has_room=traffic.has_room,
         sleep=signals.sleep,
         stopping=signals.stopping,

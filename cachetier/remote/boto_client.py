@@ -8,7 +8,7 @@ each process 0.15 s at its start. What the client is made to do, and why:
   CRC-64/NVME in a signed header protects them instead.
 - **No** ``Expect: 100-continue``: it costs every put a round trip, and a second where a server
   does not know it.
-- **Connections that can be cut**: each tells ``StallWatch`` which call it serves.
+- **Connections that can be cut**: each tells the stall guard which call it serves.
 - **Bodies as they are**: urllib3 would cut them into 16 KiB, and the processor would be the limit.
 - **Records together**: TLS gives 16 KiB at a time, each of which would come through every layer.
 - **Programs that give credentials are ended** when they hang: all else that is asked for them has
@@ -37,6 +37,7 @@ from botocore.handlers import add_expect_header
 from botocore.session import Session
 
 from cachetier.errors import ConfigError
+from cachetier.remote import stall_guard
 from cachetier.remote.boto_errors import in_a_line
 from cachetier.remote.stall_guard import StallWatch
 from cachetier.remote.store_clock import StoreClock
@@ -72,15 +73,11 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long to wait for a connection, and for a call that ``stalls`` sees not get on.
-
-    ``store_clock`` hears the date of every answer.
-    """
+    """How long to wait for a connection, and for a call that ``stalls`` sees not get on."""
 
     connect_seconds: float = 10.0
     read_seconds: float = 30.0
     stalls: StallWatch = field(default_factory=StallWatch, compare=False)
-    store_clock: StoreClock = field(default_factory=StoreClock, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +94,11 @@ def connect(
     credentials: Credentials | Profile | None = None,
     max_connections: int = 32,
     timeouts: Timeouts | None = None,
+    store_clock: StoreClock | None = None,
 ) -> S3Client:
     """Return a client set up as this module needs it. It opens no connection to the store.
+
+    ``store_clock`` hears the date of every answer.
 
     It looks for credentials: files are read, a program may be run, a metadata service asked.
 
@@ -125,10 +125,12 @@ def connect(
         raise ConfigError(f"cannot set up the remote: {cause}", hint=_SETTINGS) from error
     if client.meta.endpoint_url.startswith("https:"):
         _check_authorities(session)
+    _report_connections(client)
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("before-parameter-build.s3", _take_headers)
     client.meta.events.register("before-call.s3", _send_headers)
-    _hear_dates(client, timeouts.store_clock)
+    if store_clock is not None:
+        _hear_dates(client, store_clock)
     if endpoint:
         client.meta.events.register("before-call.s3", _follow_no_redirect)
     return cast("S3Client", client)
@@ -272,23 +274,23 @@ def find_credentials(credentials: Credentials | Profile | None) -> FoundCredenti
     )
 
 
-def report_connections(client: S3Client, watch: StallWatch) -> None:
-    """Let ``watch`` know on which connection each call goes, and how far its body is."""
+def _report_connections(client: Any) -> None:
+    """Let the stall guard know on which connection each call goes, and how far its body is."""
 
     def pool(base: Any, connection: Any) -> Any:
-        return type(base.__name__, (base,), {"ConnectionCls": _watched(connection, watch)})
+        return type(base.__name__, (base,), {"ConnectionCls": _watched(connection)})
 
     # botocore has no public way to name the connection's class; tests/conformance notice if this
     # one goes.
-    session = client._endpoint.http_session  # type: ignore[attr-defined]
+    session = client._endpoint.http_session
     session._pool_classes_by_scheme.update(
         http=pool(AWSHTTPConnectionPool, AWSHTTPConnection),
         https=pool(AWSHTTPSConnectionPool, AWSHTTPSConnection),
     )
 
 
-def _watched(connection: Any, watch: StallWatch) -> Any:
-    """Return the class ``connection``, such that ``watch`` hears of each request on it."""
+def _watched(connection: Any) -> Any:
+    """Return the class ``connection``, such that the stall guard hears of each request on it."""
 
     class Watched(connection):  # type: ignore[misc]  # each of botocore's two
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -297,7 +299,7 @@ def _watched(connection: Any, watch: StallWatch) -> Any:
                 self.ssl_context.sslsocket_class = _GatheringSocket
 
         def request(self, *arguments: Any, **options: Any) -> Any:
-            watch.connected(self)
+            stall_guard.connected(self)
             return super().request(*arguments, **options)
 
         def send(self, data: Any) -> None:
@@ -309,7 +311,7 @@ def _watched(connection: Any, watch: StallWatch) -> Any:
             at_once = ENCRYPTED_BYTES if isinstance(self.sock, ssl.SSLSocket) else len(data)
             while data:
                 count = self.sock.send(data[:at_once])
-                watch.sent(count)
+                stall_guard.sent(count)
                 data = data[count:]
 
     return Watched

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.clock import Clock, SystemClock
 
 from cachetier.model.pace import Pace
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.boto_client import Profile, Timeouts
+from cachetier.remote.boto_client import Profile, Timeouts, connect
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.hedging import HedgingObjectStore
 from cachetier.remote.paced import Controller, PacedObjectStore
-from cachetier.remote.reconnecting import RenewedObjectStore
+from cachetier.remote.reconnecting import Renewed, RenewedObjectStore
 from cachetier.remote.retrying import ASKING, RetryingObjectStore, RetryPolicy
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.remote.settings import RemoteSettings
@@ -25,51 +26,72 @@ from cachetier.remote.store_clock import StoreClock
 from cachetier.remote.turns import AT_ONCE, Turns
 from cachetier.remote.wrapped import MeasuredObjectStore, Observe
 
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
+
 MAX_CONNECTIONS = AT_ONCE
+
+
+def client_of(
+    settings: RemoteSettings,
+    store_clock: StoreClock | None = None,
+    *,
+    max_connections: int = MAX_CONNECTIONS,
+    timeouts: Timeouts | None = None,
+) -> Renewed[S3Client]:
+    """Return a client of a remote's server; buckets share one, as each takes 10 MB and more.
+
+    ``store_clock`` hears the dates of its answers.
+    """
+    return Renewed(
+        lambda: connect(
+            endpoint=settings.endpoint,
+            region=settings.region,
+            credentials=Profile(settings.profile) if settings.profile is not None else None,
+            max_connections=max_connections,
+            timeouts=timeouts,
+            store_clock=store_clock,
+        )
+    )
 
 
 def open_store(
     settings: RemoteSettings,
     *,
+    client: Renewed[S3Client] | None = None,
     observe: Observe | None = None,
-    max_connections: int = MAX_CONNECTIONS,
     timeouts: Timeouts | None = None,
-    at_once: bool = False,
 ) -> ObjectStore:
     """Return the store itself: measured, and every call made once.
 
     Nothing outside is looked at before the first call, which is refused where no client can be
-    made: without the profile, say, or while a program that gives credentials fails. With
-    ``at_once`` a client is made here, if that can be done.
+    made: without the profile, say, or while a program that gives credentials fails. Buckets of one
+    server share a ``client``; without one it gets its own.
     """
     timeouts = timeouts or Timeouts()
     store = RenewedObjectStore(
-        lambda: S3ObjectStore(
+        client or client_of(settings, timeouts=timeouts),
+        lambda client: S3ObjectStore(
             settings.bucket,
-            endpoint=settings.endpoint,
-            region=settings.region,
+            client,
             verify=settings.verify,
             conditional_writes=settings.conditional_writes,
-            max_connections=max_connections,
-            credentials=Profile(settings.profile) if settings.profile is not None else None,
             timeouts=timeouts,
             at_rest=settings.at_rest,
         ),
         keeps_digests=settings.verify == "checksum",
     )
-    if at_once:
-        store.open()
     return store if observe is None else MeasuredObjectStore(store, observe)
 
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """How the calls of a drain go: when each may begin, how many parts at once, until when."""
+    """How the calls of a drain go: when each may begin, on which threads parts, until when."""
 
     controller: Controller[Any]
     clock: Clock
     stalls: StallWatch
-    parts: int
+    part_threads: Executor
     has_room: Callable[[], bool]
     sleep: Callable[[float], object]
     stopping: Callable[[], bool]
@@ -82,7 +104,7 @@ def steered_bucket(settings: RemoteSettings, store: ObjectStore, steering: Steer
     """
     paced = PacedObjectStore(store, steering.controller, steering.clock, stopping=steering.stopping)
     hedging = HedgingObjectStore(
-        paced, steering.stalls.cut, steering.parts, has_room=steering.has_room
+        paced, steering.stalls.cut, steering.part_threads, has_room=steering.has_room
     )
     layout = Layout(settings.prefix, settings.spread)
     return Bucket(RetryingObjectStore(hedging, sleep=steering.sleep), layout)
@@ -91,17 +113,12 @@ def steered_bucket(settings: RemoteSettings, store: ObjectStore, steering: Steer
 def open_remote(
     settings: RemoteSettings,
     *,
+    client: Renewed[S3Client] | None = None,
     policy: RetryPolicy = ASKING,
-    max_connections: int = MAX_CONNECTIONS,
-    store_clock: StoreClock | None = None,
 ) -> Bucket:
-    """Return the checkpoints of a remote: paced, and retried as ``policy`` says.
-
-    ``store_clock`` hears the dates of its answers.
-    """
+    """Return the checkpoints of a remote: paced, and retried as ``policy`` says."""
     stalls = StallWatch()
-    timeouts = Timeouts(stalls=stalls, store_clock=store_clock or StoreClock())
-    store = open_store(settings, max_connections=max_connections, timeouts=timeouts)
+    store = open_store(settings, client=client, timeouts=Timeouts(stalls=stalls))
     pace = Pace(AT_ONCE, moved=stalls.moved_bytes, fraction=random.random)
     # Twice, so that those that wait let the concurrency be found; not all of them, as a call that
     # waits for its turn spends what time it has for being repeated.

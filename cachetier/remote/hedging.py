@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, wait
 from contextvars import copy_context
 from typing import Generic
 
@@ -47,7 +47,7 @@ class HedgingObjectStore(WrappedObjectStore):
         self,
         store: ObjectStore,
         cut: Cut,
-        threads: int,
+        threads: Executor,
         *,
         has_room: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
@@ -56,7 +56,7 @@ class HedgingObjectStore(WrappedObjectStore):
 
         Args:
             cut: Breaks off the call of a thread of ``store``.
-            threads: How many call ``upload_part`` at once; each may have two sends under way.
+            threads: Send parts: twice as many as call ``upload_part`` at once.
             has_room: Whether a second send would not take the place of another part's first.
             clock: For how long parts take.
         """
@@ -66,11 +66,7 @@ class HedgingObjectStore(WrappedObjectStore):
         self._has_room = has_room
         self._clock = clock
         self._usual: deque[float] = deque(maxlen=USUAL_OF)
-        self._threads = ThreadPoolExecutor(2 * threads, thread_name_prefix="remote-part")
-
-    def close(self) -> None:
-        """Let the threads go."""
-        self._threads.shutdown()
+        self._threads = threads
 
     def _around(self, operation: Operation, _size_bytes: int, call: Callable[[], Answer]) -> Answer:
         if operation != "upload_part":
@@ -93,7 +89,7 @@ class HedgingObjectStore(WrappedObjectStore):
 class _Attempt(Generic[Answer]):
     """One send of a part, on a thread of its own."""
 
-    def __init__(self, threads: ThreadPoolExecutor, call: Callable[[], Answer]) -> None:
+    def __init__(self, threads: Executor, call: Callable[[], Answer]) -> None:
         self._call = call
         self._thread: int | None = None
         self.future = threads.submit(copy_context().run, self._run)

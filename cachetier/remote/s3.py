@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from awscrt.checksums import crc64nvme
 from cachetier_client.bucket_format import documents
@@ -47,16 +47,12 @@ from cachetier.remote.base import (
     room_of,
     size_of,
 )
-from cachetier.remote.boto_client import (
-    HEADERS,
-    Credentials,
-    Profile,
-    Timeouts,
-    connect,
-    report_connections,
-)
+from cachetier.remote.boto_client import HEADERS, Timeouts
 from cachetier.remote.boto_errors import translated_errors
 from cachetier.remote.stall_guard import ReadableBody, first_byte, read_slices
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
 
 Verify = Literal["checksum", "readback"]
 Answer = dict[str, Any]  # what a botocore call returns
@@ -79,23 +75,20 @@ class S3ObjectStore:
     """One bucket of S3, or of a store that speaks its protocol.
 
     Args:
+        client: Of its server; buckets may share one.
         verify: ``checksum`` where the store keeps and judges CRC-64/NVME; ``readback`` where it
             does not: then none is sent, and ``head`` reports none.
         conditional_writes: False where the store ignores ``If-None-Match``: a condition is then
             judged by a HEAD just before the put, which two writers can pass at once.
-        max_connections: As many as threads that call this store at once.
     """
 
-    def __init__(  # noqa: PLR0913 - what there is to say of a bucket
+    def __init__(
         self,
         bucket: str,
+        client: S3Client,
         *,
-        endpoint: str | None = None,
-        region: str | None = None,
         verify: Verify = "checksum",
         conditional_writes: bool = True,
-        max_connections: int = 32,
-        credentials: Credentials | Profile | None = None,
         timeouts: Timeouts | None = None,
         at_rest: AtRest = AS_THE_BUCKET_DOES,
     ) -> None:
@@ -105,15 +98,8 @@ class S3ObjectStore:
         self._conditional_writes = conditional_writes
         timeouts = timeouts or Timeouts()
         self._patience_seconds = timeouts.read_seconds
-        self._client = connect(
-            endpoint=endpoint,
-            region=region,
-            credentials=credentials,
-            max_connections=max_connections,
-            timeouts=timeouts,
-        )
+        self._client = client
         self._stalls = timeouts.stalls
-        report_connections(self._client, self._stalls)
 
     @property
     def keeps_digests(self) -> bool:

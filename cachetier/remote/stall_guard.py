@@ -139,7 +139,7 @@ class _Call:
 
     def __init__(self, size_bytes: int, patience_seconds: float, now: float) -> None:
         self.thread = threading.get_ident()
-        self.connection: Any = None
+        self.connection: Any = None  # has a ``sock`` once it is open
         self.sent_bytes = 0
         self._size_bytes = size_bytes
         self._patience_seconds = patience_seconds
@@ -164,6 +164,23 @@ class _Call:
         if isinstance(sock, socket.socket):
             with suppress(OSError):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+_mine = threading.local()  # the call that a thread is in: watches share connections
+
+
+def connected(connection: object) -> None:
+    """Say that the call of this thread goes over ``connection``."""
+    call = getattr(_mine, "call", None)
+    if call is not None:
+        call.connection = connection
+
+
+def sent(size_bytes: int) -> None:
+    """Say that the system took so much more of the body that this thread sends."""
+    call = getattr(_mine, "call", None)
+    if call is not None:
+        call.sent_bytes += size_bytes
 
 
 def _unsent_bytes(sock: socket.socket) -> int:
@@ -193,7 +210,6 @@ class StallWatch:
         self._start = start
         self._lock = threading.Lock()
         self._calls: set[_Call] = set()
-        self._mine = threading.local()
         self._watching = False
 
     @contextmanager
@@ -203,7 +219,7 @@ class StallWatch:
         ``connected`` says on which connection, ``sent`` how far it is.
         """
         call = _Call(size_bytes, patience_seconds, self._clock())
-        self._mine.call = call
+        _mine.call = call
         with self._lock:
             self._calls.add(call)
             starts, self._watching = not self._watching, True
@@ -212,22 +228,10 @@ class StallWatch:
         try:
             yield
         finally:
-            self._mine.call = None
+            _mine.call = None
             with self._lock:
                 self._calls.discard(call)
                 self._moved_bytes += call.sent_bytes
-
-    def connected(self, connection: object) -> None:
-        """This thread's call goes over ``connection``, which has a ``sock`` once it is open."""
-        call = getattr(self._mine, "call", None)
-        if call is not None:
-            call.connection = connection
-
-    def sent(self, size_bytes: int) -> None:
-        """The system took so much more of the body that this thread sends."""
-        call = getattr(self._mine, "call", None)
-        if call is not None:
-            call.sent_bytes += size_bytes
 
     def received(self, size_bytes: int) -> None:
         """So much more of an answer is here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cachetier_client.clock import Clock
 from cachetier_client.units import parsed_size
@@ -42,7 +42,7 @@ from cachetier.remote.answers import Answers
 from cachetier.remote.boto_client import DEFAULT_REGION, endpoint_of_profile
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
-from cachetier.remote.mounted import MountBuckets
+from cachetier.remote.reconnecting import Renewed
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.knowledge import Knowledge
@@ -53,6 +53,9 @@ from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
 from cachetier.tls import Tls
 from cachetier.training_hints import Phases
+
+if TYPE_CHECKING:
+    from types_boto3_s3.client import S3Client
 
 log = logging.getLogger(__name__)
 
@@ -219,22 +222,17 @@ def knowledge_of(
     )
 
 
-def mount_buckets(
-    settings: Settings,
-    remote: RemoteSettings,
-    bucket: Bucket,
-    answers: Answers,
-    store_clock: StoreClock,
-) -> MountBuckets:
-    """Return the buckets of mounts, heard; the checkpoints' own is paced together with them."""
+def mount_opener(
+    remote: RemoteSettings, client: Renewed[S3Client], bucket: Bucket, answers: Answers
+) -> Callable[[str], Bucket]:
+    """Return what opens buckets of mounts, heard; the checkpoints' own is paced together."""
 
     def opened(name: str) -> Bucket:
-        if name == remote.bucket:
-            return answers.of(bucket, shared=True)
-        elsewhere = open_remote(replace(remote, bucket=name, prefix=""), store_clock=store_clock)
-        return answers.of(elsewhere, shared=True)
+        elsewhere = replace(remote, bucket=name, prefix="")
+        own = name == remote.bucket
+        return answers.of(bucket if own else open_remote(elsewhere, client=client), shared=True)
 
-    return MountBuckets(settings.s3_mounts, opened, store_clock)
+    return opened
 
 
 def restore_listener(evictor: Evictor, metrics: Metrics) -> RestoreListener:

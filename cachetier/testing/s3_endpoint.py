@@ -32,12 +32,12 @@ class S3Endpoint:
         timeouts: Timeouts | None = None,
     ) -> S3ObjectStore:
         """Return a store on this server; what is not given is the endpoint's own."""
+        keys = credentials or self.credentials
         return S3ObjectStore(
             bucket or self.bucket,
-            endpoint=self.url,
+            connect(endpoint=self.url, credentials=keys, timeouts=timeouts),
             verify=self.verify,
             conditional_writes=conditional_writes,
-            credentials=credentials or self.credentials,
             timeouts=timeouts,
         )
 

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.reconnecting import RenewedObjectStore
+from cachetier.remote.reconnecting import Renewed, RenewedObjectStore
 from cachetier.remote.retrying import RetryingObjectStore
 from cachetier.remote.wrapped import MeasuredObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -22,7 +22,9 @@ IN_MEMORY: dict[str, Callable[[], ObjectStore]] = {
     "memory-readback": lambda: MemoryObjectStore(keeps_digests=False),
     "retrying": lambda: RetryingObjectStore(MemoryObjectStore()),
     "measured": lambda: MeasuredObjectStore(MemoryObjectStore(), lambda *_: None),
-    "renewed": lambda: RenewedObjectStore(MemoryObjectStore, keeps_digests=True),
+    "renewed": lambda: RenewedObjectStore(
+        Renewed(MemoryObjectStore), lambda store: store, keeps_digests=True
+    ),
     "faulty": lambda: FaultyObjectStore(MemoryObjectStore()),
 }
 

@@ -7,7 +7,7 @@ from awscrt.checksums import crc64nvme
 
 from cachetier.errors import ConfigError, RemoteRefusedError, TransientError
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.boto_client import Credentials, Timeouts
+from cachetier.remote.boto_client import Credentials, Timeouts, connect
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint, free_ports
 from cachetier.testing.weed import OWNER, READER
@@ -73,7 +73,7 @@ def test_no_credentials_at_all_are_refused_before_anything_is_sent(
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    store = S3ObjectStore(moto_s3.bucket, endpoint=moto_s3.url)
+    store = S3ObjectStore(moto_s3.bucket, connect(endpoint=moto_s3.url))
 
     with pytest.raises(RemoteRefusedError):
         store.check()
@@ -85,12 +85,12 @@ def test_the_usual_aws_variables_let_a_store_in(
     for name, value in seaweed_s3.environment().items():
         monkeypatch.setenv(name, value)
 
-    S3ObjectStore(seaweed_s3.bucket, endpoint=seaweed_s3.url).check()
+    S3ObjectStore(seaweed_s3.bucket, connect(endpoint=seaweed_s3.url)).check()
 
 
 def test_a_store_that_is_not_there_is_a_passing_trouble() -> None:
     nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
-    store = S3ObjectStore("bucket", endpoint=nobody, timeouts=Timeouts(1.0, 1.0))
+    store = S3ObjectStore("bucket", connect(endpoint=nobody, timeouts=Timeouts(1.0, 1.0)))
 
     with pytest.raises(TransientError):
         store.head("a")
@@ -98,7 +98,7 @@ def test_a_store_that_is_not_there_is_a_passing_trouble() -> None:
 
 def test_an_endpoint_that_is_no_address_is_an_error_of_configuration() -> None:
     with pytest.raises(ConfigError):
-        S3ObjectStore("bucket", endpoint="not an address")
+        connect(endpoint="not an address")
 
 
 def test_an_empty_key_never_becomes_a_request_for_the_bucket(moto_s3: S3Endpoint) -> None:

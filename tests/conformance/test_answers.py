@@ -13,7 +13,7 @@ from cachetier_client.io.digests import to_base64
 
 from cachetier.errors import RemoteDigestError, RemoteRefusedError, ThrottledError, TransientError
 from cachetier.remote.base import ObjectStore, UploadedPart
-from cachetier.remote.boto_client import Credentials, Timeouts
+from cachetier.remote.boto_client import Credentials, Timeouts, connect
 from cachetier.remote.s3 import S3ObjectStore
 
 BODY = b"0123456789"
@@ -66,12 +66,13 @@ def serve() -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def started(reply: bytes) -> S3ObjectStore:
-            return S3ObjectStore(
-                "bucket",
+            timeouts = Timeouts(connect_seconds=2.0, read_seconds=0.5)
+            client = connect(
                 endpoint=stack.enter_context(canned_server(reply)),
                 credentials=Credentials("key", "secret"),
-                timeouts=Timeouts(connect_seconds=2.0, read_seconds=0.5),
+                timeouts=timeouts,
             )
+            return S3ObjectStore("bucket", client, timeouts=timeouts)
 
         yield started
 

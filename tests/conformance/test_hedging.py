@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from awscrt.checksums import crc64nvme
@@ -31,12 +32,12 @@ def test_the_end_of_an_upload_does_not_wait_for_one_bad_connection(
         proxy.troubles.add(Fault(trouble, "UploadPart", nth(last)))
         timeouts = Timeouts(5.0, PATIENCE_SECONDS, stalls)
         plain = seaweed_s3.behind(proxy.url).store(timeouts=timeouts)
-        store = HedgingObjectStore(plain, stalls.cut, threads=2)
         began_at = time.monotonic()
-        upload, parts = store.create_upload(key), list[UploadedPart]()
-        for number in range(1, last + 1):
-            parts.append(store.upload_part(key, upload, number, PART, digest=DIGEST))
-        store.close()
+        with ThreadPoolExecutor(4) as threads:
+            store = HedgingObjectStore(plain, stalls.cut, threads)
+            upload, parts = store.create_upload(key), list[UploadedPart]()
+            for number in range(1, last + 1):
+                parts.append(store.upload_part(key, upload, number, PART, digest=DIGEST))
         seconds = time.monotonic() - began_at
         plain.complete_upload(key, upload, parts, digest=crc64nvme(PART * last))
 

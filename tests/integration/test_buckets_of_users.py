@@ -120,7 +120,9 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
 def test_a_redirect_to_the_region_of_the_bucket_is_followed_once_and_remembered(
     met: list[tuple[str, int]],
 ) -> None:
-    store = S3ObjectStore("bucket", region=ELSEWHERE, credentials=Credentials("key", "secret"))
+    store = S3ObjectStore(
+        "bucket", connect(region=ELSEWHERE, credentials=Credentials("key", "secret"))
+    )
     body = patterned(1 << 20)
 
     for key in ("a", "b"):

@@ -385,7 +385,7 @@ def test_a_remote_that_throttles_is_shown_and_everything_arrives(
     tmp_path: Path, moto_s3: S3Endpoint
 ) -> None:
     ids = SaveIds("throttled", 7, "save-1")
-    troubles = Troubles(slowdown_rate=20.0)
+    troubles = Troubles(slowdown_rate=1.0)  # of two requests close to one another one is too many
     with S3Proxy(moto_s3.url, troubles=troubles) as proxy:
         remote = remote_of(moto_s3, url=proxy.url)
         with node_at(tmp_path / "cache", remote_of(moto_s3), moto_s3) as node:
@@ -395,6 +395,7 @@ def test_a_remote_that_throttles_is_shown_and_everything_arrives(
             with supervised(node, remote) as supervisor:
                 node.wait_until(lambda: shown(supervisor)["remotes"][0]["throttled"] > 0)
                 assert shown(supervisor)["remotes"][0]["state"] == "throttled"
+                troubles.limit(20.0)
                 node.wait_durable(ids, 60)
 
     assert troubles.fired[Trouble.SLOW_DOWN] > 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from awscrt.checksums import crc64nvme
@@ -72,9 +73,8 @@ def store(
     sticking: Sticking, room: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[HedgingObjectStore]:
     monkeypatch.setattr("cachetier.remote.hedging.HEDGE_AFTER_SECONDS", 0.02)
-    hedging = HedgingObjectStore(sticking, sticking.cut, 2, has_room=lambda: room[0])
-    yield hedging
-    hedging.close()
+    with ThreadPoolExecutor(4) as threads:
+        yield HedgingObjectStore(sticking, sticking.cut, threads, has_room=lambda: room[0])
 
 
 def send(store: HedgingObjectStore, upload: str, numbers: range) -> None:

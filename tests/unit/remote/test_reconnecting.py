@@ -5,12 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from cachetier.errors import ConfigError, RemoteRefusedError, TransientError
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.reconnecting import PAUSE_SECONDS, RenewedObjectStore
+from cachetier.remote.reconnecting import (
+    IN_USE_PAUSE_SECONDS,
+    PAUSE_SECONDS,
+    Renewed,
+    RenewedObjectStore,
+)
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
@@ -37,11 +43,13 @@ class Opened:
         return store
 
 
-def renewed(opened: Callable[[], ObjectStore], clock: FakeClock) -> RenewedObjectStore:
-    return RenewedObjectStore(opened, keeps_digests=True, clock=clock.monotonic)
+def renewed(opened: Callable[[], ObjectStore], clock: FakeClock) -> ObjectStore:
+    return RenewedObjectStore(
+        Renewed(opened, clock.monotonic), lambda store: store, keeps_digests=True
+    )
 
 
-def refused(store: RenewedObjectStore) -> str:
+def refused(store: ObjectStore) -> str:
     with pytest.raises(RemoteRefusedError) as refusal:
         store.head("a")
     return refusal.value.message
@@ -194,5 +202,70 @@ def test_credentials_that_cannot_be_read_are_looked_for_again() -> None:
 
 def test_it_keeps_digests_as_its_store_does() -> None:
     opened = Opened(good=1)
-    assert RenewedObjectStore(opened, keeps_digests=False).keeps_digests is False
+    store = RenewedObjectStore(Renewed(opened), lambda store: store, keeps_digests=False)
+    assert store.keeps_digests is False
     assert opened.count == 0
+
+
+class TwoBuckets:
+    """Two buckets behind one client; which of them refuses is said by name."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.made = 0
+        self.refuses: set[str] = set()
+        clients = Renewed(self._make, self.clock.monotonic)
+        self.one, self.other = (
+            RenewedObjectStore(clients, partial(self._store, name), keeps_digests=True)
+            for name in ("one", "other")
+        )
+
+    def _make(self) -> int:
+        self.made += 1
+        return self.made
+
+    def _store(self, name: str, _client: int) -> ObjectStore:
+        store = FaultyObjectStore(MemoryObjectStore())
+        if name in self.refuses:
+            store.go_down(RemoteRefusedError)
+        return store
+
+
+def test_buckets_share_the_client_and_its_renewal() -> None:
+    buckets = TwoBuckets()
+    buckets.refuses = {"one", "other"}
+    refused(buckets.one)
+    refused(buckets.other)
+    assert buckets.made == 1
+
+    buckets.refuses = set()
+    buckets.clock.advance(PAUSE_SECONDS)
+    refused(buckets.one)
+    assert buckets.one.head("a") is None
+    assert buckets.other.head("a") is None
+    assert buckets.made == 2
+
+
+def test_one_bucket_that_refuses_seldom_costs_the_others_their_connections() -> None:
+    buckets = TwoBuckets()
+    buckets.refuses = {"other"}
+    for _ in range(10 * int(IN_USE_PAUSE_SECONDS)):
+        assert buckets.one.head("a") is None
+        refused(buckets.other)
+        buckets.clock.advance(1.0)
+
+    assert buckets.made == 11
+    buckets.refuses = set()
+    buckets.clock.advance(IN_USE_PAUSE_SECONDS)
+    refused(buckets.other)
+    assert buckets.other.head("a") is None
+
+
+def test_credentials_that_end_after_days_are_renewed_at_the_first_refusal() -> None:
+    buckets = TwoBuckets()
+    assert buckets.one.head("a") is None
+    buckets.clock.advance(86_400.0)
+    buckets.refuses = {"other"}
+    refused(buckets.other)
+
+    assert buckets.made == 2

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from cachetier.remote import stall_guard
 from cachetier.remote.stall_guard import (
     LEAST_BYTES_PER_SECOND,
     CallProgress,
@@ -73,7 +74,7 @@ def watched() -> Watched:
 
 def test_a_call_that_gets_no_answer_is_cut(watched: Watched) -> None:
     with watched.watch.call(0, PATIENCE_SECONDS):
-        watched.watch.connected(watched.connection)
+        stall_guard.connected(watched.connection)
         watched.pass_time(PATIENCE_SECONDS - 1)
         assert not watched.is_cut()
         watched.pass_time(1)
@@ -84,9 +85,9 @@ def test_a_call_that_gets_no_answer_is_cut(watched: Watched) -> None:
 
 def test_a_body_that_drips_is_cut(watched: Watched) -> None:
     with watched.watch.call(2 * ENOUGH_BYTES, PATIENCE_SECONDS):
-        watched.watch.connected(watched.connection)
+        stall_guard.connected(watched.connection)
         for _ in range(int(PATIENCE_SECONDS)):
-            watched.watch.sent(1)
+            stall_guard.sent(1)
             watched.pass_time(1)
     assert watched.is_cut()
     watched.close()
@@ -94,9 +95,9 @@ def test_a_body_that_drips_is_cut(watched: Watched) -> None:
 
 def test_a_slow_but_steady_body_and_its_answer_each_have_their_time(watched: Watched) -> None:
     with watched.watch.call(2 * ENOUGH_BYTES, PATIENCE_SECONDS):
-        watched.watch.connected(watched.connection)
+        stall_guard.connected(watched.connection)
         for _ in range(int(2 * PATIENCE_SECONDS)):
-            watched.watch.sent(LEAST_BYTES_PER_SECOND)
+            stall_guard.sent(LEAST_BYTES_PER_SECOND)
             watched.pass_time(1)
         watched.pass_time(PATIENCE_SECONDS - 1)
         assert not watched.is_cut()
@@ -107,10 +108,10 @@ def test_a_slow_but_steady_body_and_its_answer_each_have_their_time(watched: Wat
 
 def test_what_lies_in_the_buffer_of_a_socket_has_not_arrived(watched: Watched) -> None:
     with watched.watch.call(2 * ENOUGH_BYTES, PATIENCE_SECONDS):
-        watched.watch.connected(watched.connection)
+        stall_guard.connected(watched.connection)
         watched.ours.setblocking(False)
         given = watched.ours.send(bytes(ENOUGH_BYTES))
-        watched.watch.sent(given)
+        stall_guard.sent(given)
         assert watched.watch.moved_bytes() < given
         watched.peer.recv(given, socket.MSG_WAITALL)
         assert watched.watch.moved_bytes() == given
