@@ -7,6 +7,7 @@ sends one whole under the time-out that is meant for connecting.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -49,13 +50,14 @@ from cachetier.remote.base import (
 )
 from cachetier.remote.boto_client import HEADERS, Timeouts
 from cachetier.remote.boto_errors import translated_errors
-from cachetier.remote.stall_guard import ReadableBody, first_byte, read_slices
+from cachetier.remote.stall_guard import ReadableBody, range_of, read_slices
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
 
 Verify = Literal["checksum", "readback"]
 Answer = dict[str, Any]  # what a botocore call returns
+Entries = dict[str, ListedObject | None]  # of a listing: keys, and common prefixes
 
 # What botocore calls the headers of ``AtRest``.
 AT_REST = {
@@ -66,6 +68,7 @@ AT_REST = {
 }
 
 LISTED_AT_ONCE = 1000  # S3 lists no more
+IN_ORDER = 20  # so many keys do not come in order by chance
 
 # S3 may take minutes to put thousands of parts together, and to copy a large one.
 LONG_ANSWERS = {"complete_multipart_upload": 10.0, "upload_part_copy": 10.0}
@@ -99,6 +102,7 @@ class S3ObjectStore:
         timeouts = timeouts or Timeouts()
         self._patience_seconds = timeouts.read_seconds
         self._client = client
+        self._in_order: bool | None = None
         self._stalls = timeouts.stalls
 
     @property
@@ -111,7 +115,8 @@ class S3ObjectStore:
             answer = self._call("head_object", key, **mode)
         except ObjectMissingError:
             return None
-        found = self._info(key, _field(answer, "ContentLength", key), answer)
+        answer = self._sized(key, answer)
+        found = self._info(key, answer["ContentLength"], answer)
         raw = answer["ResponseMetadata"]["HTTPHeaders"]
         headers = {name: raw[name] for name in CONTENT_HEADERS if raw.get(name)}
         modified_at = answer["LastModified"].timestamp() if "LastModified" in answer else None
@@ -121,8 +126,7 @@ class S3ObjectStore:
         if length == 0:
             return self._nothing(key, start)
         answer = self._open(key, start, length)
-        size_bytes = _field(answer, "ContentLength", key)
-        data = b"".join(self._pieces(key, answer, size_bytes))
+        data = b"".join(self._pieces(key, answer, answer["ContentLength"]))
         kept = self._kept_digest(answer)
         if kept is not None and start == 0 and length is None and crc64nvme(data) != kept:
             raise RemoteDigestError(f"{key}: the bytes read are not those that were put", key=key)
@@ -196,8 +200,7 @@ class S3ObjectStore:
         except (ObjectMissingError, PreconditionFailedError, RemoteDigestError) as error:
             raise SourceChangedError(error.message, key=key) from error
         except RemoteRefusedError as error:
-            # Without a code there was no answer: no credentials to sign with, say.
-            if error.context.get("remote_code") in {None, *GENERAL_REFUSALS}:
+            if _is_general(error):
                 raise
             raise CopiesRefusedError(error.message, key=key) from error
         stored = self._stored(key, source.size_bytes, answer, digest)
@@ -258,30 +261,60 @@ class S3ObjectStore:
             keys.extend(entry["Key"] for entry in answer.get("Contents", ()))
             prefixes.extend(entry["Prefix"] for entry in answer.get("CommonPrefixes", ()))
             if not answer.get("IsTruncated"):
-                return Listing(tuple(keys), tuple(prefixes))
+                return Listing(tuple(sorted(keys)), tuple(sorted(prefixes)))
             more["ContinuationToken"] = answer["NextContinuationToken"]
 
     def list_page(self, prefix: str, delimiter: str, after: str, limit: int) -> ListedPage:
-        # One more, as a store may name the common prefix once more that the last page ended with.
-        options = {"Delimiter": delimiter} if delimiter else {}
-        options |= {"StartAfter": after} if after else {}
-        at_once = min(limit + 1, LISTED_AT_ONCE)
-        answer = self._call("list_objects_v2", None, Prefix=prefix, MaxKeys=at_once, **options)
-        found = [
-            ListedObject(each["Key"], each["Size"], each["ETag"], each["LastModified"].timestamp())
+        options: Answer = {"Prefix": prefix} | ({"Delimiter": delimiter} if delimiter else {})
+        if self._lists_in_order():
+            # One more, as a store may name the common prefix once more that the last page ended
+            # with.
+            few = options | {"MaxKeys": min(limit + 1, LISTED_AT_ONCE)}
+            found, token = self._listed(after, few | ({"StartAfter": after} if after else {}))
+            if self._lists_in_order():
+                return _page(found, limit, after, goes_on=bool(token))
+        found, token = self._listed(after, options)
+        if token and self._lists_in_order():
+            return self.list_page(prefix, delimiter, after, limit)
+        while token:  # through all of it, of which no more than a page is kept
+            more, token = self._listed(after, options | {"ContinuationToken": token})
+            found |= more
+            found = {name: found[name] for name in heapq.nsmallest(limit + 1, found)}
+        return _page(found, limit, after, goes_on=False)
+
+    def _lists_in_order(self) -> bool:
+        """Return whether listings are known to be sorted, and to begin behind any key."""
+        return self._in_order is True
+
+    def _listed(self, after: str, options: Answer) -> tuple[Entries, str]:
+        """Return what is behind ``after`` of an answer, and the token of the next one, if any.
+
+        What the answer shows of the store's order is noted.
+        """
+        begins_behind = bool(options.get("StartAfter"))
+        try:
+            answer = self._call("list_objects_v2", None, **options)
+        except RemoteRefusedError as error:
+            if not begins_behind or _is_general(error):
+                raise
+            self._in_order = False
+            return {}, ""
+        found: Entries = {
+            each["Key"]: ListedObject(
+                each["Key"], each["Size"], each["ETag"], each["LastModified"].timestamp()
+            )
             for each in answer.get("Contents", ())
-        ]
+        }
         folded = [each["Prefix"] for each in answer.get("CommonPrefixes", ())]
         folded = [each for each in folded if not after.startswith(each)]
-        entries = sorted([each.key for each in found] + folded)
-        if len(entries) <= limit and not answer.get("IsTruncated"):
-            return ListedPage(tuple(found), tuple(folded), None)
-        last = entries[:limit][-1] if entries else after
-        return ListedPage(
-            tuple(each for each in found if each.key <= last),
-            tuple(each for each in folded if each <= last),
-            last,
-        )
+        truncated = bool(answer.get("IsTruncated"))
+        is_late = begins_behind and any(name <= after for name in (*found, *folded))
+        if is_late or [*found] != sorted(found) or folded != sorted(folded):
+            self._in_order = False
+        elif truncated and len(found) + len(folded) >= IN_ORDER and self._in_order is None:
+            self._in_order = True
+        behind = {name: found.get(name) for name in (*found, *folded) if name > after}
+        return behind, _field(answer, "NextContinuationToken", "keys") if truncated else ""
 
     def delete(self, key: str, etag: str | None = None) -> None:
         only = {"IfMatch": etag} if etag is not None and self._conditional_writes else {}
@@ -335,9 +368,12 @@ class S3ObjectStore:
             answer = self._call("get_object", key, **options)
         except PreconditionFailedError as error:
             raise SourceChangedError(error.message, key=key) from error
-        announced = answer.get("ContentLength")
-        begins_at = first_byte(answer.get("ContentRange"))
-        if announced is None or begins_at != start or (length is not None and announced != length):
+        begins_at, span = range_of(answer.get("ContentRange"))
+        if span is not None:
+            answer.setdefault("ContentLength", span)
+        answer = self._sized(key, answer)
+        announced = answer["ContentLength"]
+        if begins_at != start or (length is not None and announced != length):
             answer["Body"].close()
             raise RemoteDigestError(
                 f"{key}: asked for {length} bytes from {start}, "
@@ -351,6 +387,25 @@ class S3ObjectStore:
                 answer["Body"].close()
                 raise
         return answer
+
+    def _sized(self, key: str, answer: Answer) -> Answer:
+        """Return ``answer`` with its length: a proxy that sends bodies in pieces tells none.
+
+        A range does. So does it where the answer was cut off before its length.
+        """
+        if "ContentLength" in answer:
+            return answer
+        only = {"IfMatch": _field(answer, "ETag", key), "Range": "bytes=0-0"}
+        try:
+            ranged = self._call("get_object", key, **only)
+        except RemoteDigestError:  # there is no first byte
+            return answer | {"ContentLength": 0}
+        except (ObjectMissingError, PreconditionFailedError) as error:
+            raise TransientError(f"{key} was replaced while it was read", key=key) from error
+        for _ in self._pieces(key, ranged, 1):
+            pass
+        size_bytes = int(_field(ranged, "ContentRange", key).rpartition("/")[2])
+        return answer | {"ContentLength": size_bytes, "Metadata": ranged.get("Metadata", {})}
 
     def _nothing(self, key: str, start: int) -> bytes:
         """Answer for an empty range, which HTTP cannot ask for."""
@@ -402,3 +457,17 @@ def _field(answer: Answer, name: str, key: str) -> Any:
     if name not in answer:
         raise TransientError(f"an answer about {key} was cut short before its {name}", key=key)
     return answer[name]
+
+
+def _is_general(error: RemoteError) -> bool:
+    """Return whether other calls would have met it as well; without a code nothing was sent."""
+    return error.context.get("remote_code") in {None, *GENERAL_REFUSALS}
+
+
+def _page(found: Entries, limit: int, after: str, *, goes_on: bool) -> ListedPage:
+    """Return the first ``limit`` of ``found``."""
+    kept = sorted(found)[:limit]
+    objects = (each for name in kept if (each := found[name]) is not None)
+    prefixes = tuple(name for name in kept if found[name] is None)
+    last = kept[-1] if kept else after
+    return ListedPage(tuple(objects), prefixes, last if goes_on or len(found) > limit else None)

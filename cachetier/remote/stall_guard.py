@@ -112,9 +112,12 @@ def read_slices(
         stream.read(1)  # empty; only now does the connection count as free
 
 
-def first_byte(content_range: str | None) -> int:
-    """Return where ``bytes 5-9/20`` begins; an answer without a range begins at 0."""
-    return int(content_range.split()[1].split("-")[0]) if content_range else 0
+def range_of(content_range: str | None) -> tuple[int, int | None]:
+    """Return where ``bytes 5-9/20`` begins, and its length: 0 and None for an answer without."""
+    if not content_range:
+        return 0, None
+    first, last = content_range.split()[1].split("/")[0].split("-")
+    return int(first), int(last) + 1 - int(first)
 
 
 @dataclass(slots=True)
