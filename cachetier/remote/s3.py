@@ -204,6 +204,9 @@ class S3ObjectStore:
                 raise
             raise CopiesRefusedError(error.message, key=key) from error
         stored = self._stored(key, source.size_bytes, answer, digest)
+        if not stored.etag:
+            # A store that does not know copies takes the request for a part without a body.
+            raise CopiesRefusedError(f"{key}: no copy is in the store's answer", key=key)
         return UploadedPart(number, stored.etag, stored.size_bytes, digest)
 
     def list_parts(self, key: str, upload_id: str) -> dict[int, tuple[str, int]]:
@@ -212,7 +215,7 @@ class S3ObjectStore:
         while True:
             answer = self._call("list_parts", key, UploadId=upload_id, **more)
             for part in answer.get("Parts", ()):
-                parts[part["PartNumber"]] = (part["ETag"], part["Size"])
+                parts[part["PartNumber"]] = (_etag(part), part["Size"])
             if not answer.get("IsTruncated"):
                 return parts
             more = {"PartNumberMarker": answer["NextPartNumberMarker"]}
@@ -301,7 +304,7 @@ class S3ObjectStore:
             return {}, ""
         found: Entries = {
             each["Key"]: ListedObject(
-                each["Key"], each["Size"], each["ETag"], each["LastModified"].timestamp()
+                each["Key"], each["Size"], _etag(each), each["LastModified"].timestamp()
             )
             for each in answer.get("Contents", ())
         }
@@ -368,6 +371,9 @@ class S3ObjectStore:
             answer = self._call("get_object", key, **options)
         except PreconditionFailedError as error:
             raise SourceChangedError(error.message, key=key) from error
+        if etag is not None and _etag(answer) not in ("", etag):  # some stores ignore If-Match
+            answer["Body"].close()
+            raise SourceChangedError(f"{key}: the store has version {_etag(answer)}", key=key)
         begins_at, span = range_of(answer.get("ContentRange"))
         if span is not None:
             answer.setdefault("ContentLength", span)
@@ -444,12 +450,18 @@ class S3ObjectStore:
         return info
 
     def _info(self, key: str, size_bytes: int, answer: Answer) -> ObjectInfo:
-        etag, metadata = answer.get("ETag", ""), answer.get("Metadata", {})
-        return ObjectInfo(key, size_bytes, etag, self._kept_digest(answer), metadata)
+        metadata = {name.lower(): text for name, text in answer.get("Metadata", {}).items()}
+        return ObjectInfo(key, size_bytes, _etag(answer), self._kept_digest(answer), metadata)
 
 
 def _conditions(condition: Condition) -> dict[str, str]:
     return {"IfNoneMatch": "*"} if condition.absent else {"IfMatch": str(condition.etag)}
+
+
+def _etag(answer: Answer) -> str:
+    """Return an ETag in its quotes, which some stores leave out; empty if there is none."""
+    bare = str(answer.get("ETag", "")).strip('"')
+    return f'"{bare}"' if bare else ""
 
 
 def _field(answer: Answer, name: str, key: str) -> Any:

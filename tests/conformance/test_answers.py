@@ -11,8 +11,15 @@ import pytest
 from awscrt.checksums import crc64nvme
 from cachetier_client.io.digests import to_base64
 
-from cachetier.errors import RemoteDigestError, RemoteRefusedError, ThrottledError, TransientError
-from cachetier.remote.base import ObjectStore, UploadedPart
+from cachetier.errors import (
+    CopiesRefusedError,
+    RemoteDigestError,
+    RemoteRefusedError,
+    SourceChangedError,
+    ThrottledError,
+    TransientError,
+)
+from cachetier.remote.base import CopyRange, ObjectStore, UploadedPart
 from cachetier.remote.boto_client import Credentials, Timeouts, connect
 from cachetier.remote.s3 import S3ObjectStore
 
@@ -189,3 +196,35 @@ def test_an_error_names_the_key_and_what_the_store_said(serve: Serve) -> None:
         "remote_status": 403,
     }
     assert "as told" in str(caught.value)
+
+
+def test_names_of_metadata_are_lower_case_as_they_were_put(serve: Serve) -> None:
+    store = serve(answer("200 OK", BODY, 'ETag: "x"', "X-Amz-Meta-Cachetier-Save: s1"))
+
+    found = store.head("a")
+
+    assert found is not None
+    assert found.metadata == {"cachetier-save": "s1"}
+
+
+def test_an_etag_has_its_quotes_wherever_a_store_leaves_them_out(serve: Serve) -> None:
+    entry = "<Key>a</Key><Size>1</Size><LastModified>2026-11-26T00:00:00Z</LastModified>"
+    page = f"<R><Contents>{entry}<ETag>x</ETag></Contents></R>".encode()
+
+    assert serve(answer("200 OK", page)).list_page("", "", "", 9).objects[0].etag == '"x"'
+    assert serve(answer("200 OK", b"", "ETag: x")).put("a", b"", digest=0).etag == '"x"'
+
+
+def test_another_version_is_not_read_where_the_store_ignores_if_match(serve: Serve) -> None:
+    store = serve(answer("206 Partial", BODY[:5], "Content-Range: bytes 0-4/10", 'ETag: "new"'))
+
+    with pytest.raises(SourceChangedError):
+        store.read_into("a", 0, memoryview(bytearray(5)), '"old"')
+    store.read_into("a", 0, memoryview(bytearray(5)), '"new"')
+
+
+def test_a_store_that_takes_a_copied_part_for_an_empty_one_refuses_copies(serve: Serve) -> None:
+    store = serve(answer("200 OK", b"", 'ETag: "d41d8cd98f00b204e9800998ecf8427e"'))
+
+    with pytest.raises(CopiesRefusedError):
+        store.copy_part("a", "upload", 1, CopyRange("b", '"x"', 0, 10), digest=0)
