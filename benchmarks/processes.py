@@ -24,8 +24,13 @@ def resident_bytes(pid: int) -> int:
     return _status_bytes(pid, "VmRSS:")
 
 
-def _status_bytes(pid: int, word: str) -> int:
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+def proportional_bytes(pid: int) -> int:
+    """Return a process's resident memory; of what it shares with others, its part (PSS)."""
+    return _status_bytes(pid, "Pss:", "smaps_rollup")
+
+
+def _status_bytes(pid: int, word: str, file: str = "status") -> int:
+    for line in Path(f"/proc/{pid}/{file}").read_text().splitlines():
         if line.startswith(word):
             return int(line.split()[1]) << 10
     raise ProcessLookupError(f"process {pid} is gone")

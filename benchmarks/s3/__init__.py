@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.measures import Result
-from benchmarks.s3 import memory, multipart, reading, small, torch_saves, whole
+from benchmarks.s3 import memory, mounts, multipart, reading, small, torch_saves, whole
 from benchmarks.scratch import Bench
 
 BENCHES: dict[str, Callable[[Bench], list[Result]]] = {
@@ -15,4 +15,5 @@ BENCHES: dict[str, Callable[[Bench], list[Result]]] = {
     "s3_reading": reading.measure,
     "s3_torch": torch_saves.measure,
     "s3_memory": memory.measure,
+    "s3_mounts": mounts.measure,
 }

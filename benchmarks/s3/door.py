@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,15 +41,18 @@ class DoorNode:
 
 
 @contextmanager
-def door(cache_dir: Path, remote: S3Endpoint | None = None) -> Iterator[DoorNode]:
-    """Serve ``cache_dir`` behind an S3 door until the block ends.
+def door(
+    cache_dir: Path, remote: S3Endpoint | None = None, others: Sequence[str] = ()
+) -> Iterator[DoorNode]:
+    """Serve ``cache_dir`` behind an S3 door until the block ends; mount buckets ``others`` too.
 
     Without a remote nobody listens there: what is put stays dirty.
     """
     (port,) = free_ports(1)
     bucket = remote.bucket if remote is not None else "nobody"
-    mount = {"name": "bench", "bucket": bucket, "prefix": PREFIX}
-    settings = {"s3": f"127.0.0.1:{port}", "s3_mount": json.dumps([mount])}
+    mounts = [{"name": "bench", "bucket": bucket, "prefix": PREFIX}]
+    mounts += [{"name": other, "bucket": other} for other in others]
+    settings = {"s3": f"127.0.0.1:{port}", "s3_mount": json.dumps(mounts)}
     with node(cache_dir, remote=remote, settings=settings) as started:
         made = _environment(started.url)
         credentials = Credentials(made["AWS_ACCESS_KEY_ID"], made["AWS_SECRET_ACCESS_KEY"])
