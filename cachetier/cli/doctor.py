@@ -82,7 +82,7 @@ def doctor(
 
 
 def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: bool) -> Subject:
-    from cachetier.config.remotes import remote_settings, replica_settings
+    from cachetier.config.remotes import all_remotes
     from cachetier.cpus import default_threads
     from cachetier.doctor.subject import Subject
 
@@ -94,7 +94,7 @@ def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
         socket_mode=settings.socket_permissions,
         allowed_uids=settings.allowed_uids.union(*(each.uid for each in settings.principal)),
         allow_volatile=settings.allow_volatile,
-        remotes=(remote_settings(settings), *replica_settings(settings)),
+        remotes=all_remotes(settings),
         drain_threads=settings.drain_threads or default_threads(),
         block_copies=settings.block_copies,
         tls=settings.tls_files,

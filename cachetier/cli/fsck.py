@@ -129,11 +129,11 @@ def _watched(
 
 def _remotes(settings: Settings) -> list[Remote]:
     """Open the remotes of the settings, the durable one first."""
-    from cachetier.config.remotes import remote_settings, replica_settings
+    from cachetier.config.remotes import all_remotes
     from cachetier.remote.bucket import Remote
     from cachetier.remote.factory import open_remote
 
-    all_of_them = [remote_settings(settings), *replica_settings(settings)]
+    all_of_them = all_remotes(settings)
     return [Remote(each.name, open_remote(each)) for each in all_of_them]
 
 

@@ -18,6 +18,7 @@ def remote_settings(settings: Settings) -> RemoteSettings:
         conditional_writes=settings.conditional_writes,
         spread=settings.key_layout == "spread",
         at_rest=settings.at_rest,
+        addressing_style=settings.remote_addressing_style,
     )
 
 
@@ -37,6 +38,12 @@ def replica_settings(settings: Settings) -> list[RemoteSettings]:
             required=replica.required,
             profile=replica.profile,
             at_rest=replica.at_rest,
+            addressing_style=replica.addressing_style,
         )
         for name, replica in settings.replicas.items()
     ]
+
+
+def all_remotes(settings: Settings) -> list[RemoteSettings]:
+    """Return the durable remote, and then the replicas."""
+    return [remote_settings(settings), *replica_settings(settings)]

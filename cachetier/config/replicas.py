@@ -16,6 +16,7 @@ from cachetier.config.fields import record, required, setting
 from cachetier.config.types import COMPRESSION, FLAG, REMOTE, TEXT, URL, one_of, optional, table
 from cachetier.model.names import DURABLE
 from cachetier.parsers import remote_of
+from cachetier.remote.settings import AddressingStyle
 
 ENCRYPTION = one_of(*ENCRYPTIONS)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
@@ -30,6 +31,9 @@ class ReplicaSettings:
     region: str | None = setting(optional(TEXT), None, "Region of the bucket.")
     verify: Literal["checksum", "readback"] = setting(
         one_of("checksum", "readback"), "checksum", "As `remote_verify`, of this server."
+    )
+    addressing_style: AddressingStyle = setting(
+        one_of("auto", "path", "virtual"), "auto", "As `remote_addressing_style`, of this server."
     )
     conditional_writes: bool = setting(FLAG, True, "`off` for a server without `If-None-Match`.")
     key_layout: Literal["plain", "spread"] = setting(

@@ -63,6 +63,7 @@ from cachetier.model.compression import Rules
 from cachetier.model.keep import Keep
 from cachetier.model.objects import Mount
 from cachetier.parsers import address_of, capacity_of, host_of, remote_of, why_not_open
+from cachetier.remote.settings import AddressingStyle
 from cachetier.tls import TlsFiles
 
 SOCKET_NAME = "cachetier.sock"
@@ -206,6 +207,12 @@ class Settings:
         one_of("checksum", "readback"),
         "checksum",
         "`readback` for a store without CRC-64/NVME: objects are read back.",
+    )
+    remote_addressing_style: AddressingStyle = setting(
+        one_of("auto", "path", "virtual"),
+        "auto",
+        "Where the bucket's name stands: `path`, or `virtual`: before the host's name; `auto`: the "
+        "AWS configuration says so, else the store is asked.",
     )
     remote_encryption: str = setting(
         ENCRYPTION,

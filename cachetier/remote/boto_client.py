@@ -22,7 +22,7 @@ import ssl
 import subprocess
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from botocore.awsrequest import (
     AWSHTTPConnection,
@@ -39,6 +39,7 @@ from botocore.session import Session
 from cachetier.errors import ConfigError
 from cachetier.remote import stall_guard
 from cachetier.remote.boto_errors import in_a_line
+from cachetier.remote.settings import AddressingStyle
 from cachetier.remote.stall_guard import StallWatch
 from cachetier.remote.store_clock import StoreClock
 
@@ -95,10 +96,12 @@ def connect(
     max_connections: int = 32,
     timeouts: Timeouts | None = None,
     store_clock: StoreClock | None = None,
+    addressing_style: AddressingStyle = "auto",
 ) -> S3Client:
     """Return a client set up as this module needs it. It opens no connection to the store.
 
-    ``store_clock`` hears the date of every answer.
+    ``store_clock`` hears the date of every answer. The AWS configuration may say the addressing
+    style that is ``auto`` here; else it is ``path`` with an endpoint.
 
     It looks for credentials: files are read, a program may be run, a metadata service asked.
 
@@ -107,8 +110,8 @@ def connect(
             credentials fails, or the certificates to trust cannot be read.
     """
     timeouts = timeouts or Timeouts()
-    config = _config("path" if endpoint else "auto", max_connections, timeouts)
     try:
+        config = _config(addressing_style, max_connections, timeouts)
         session = _session(credentials)
         client = session.create_client(
             "s3",
@@ -153,9 +156,21 @@ def endpoint_of_profile(name: str | None) -> str | None:
     return named
 
 
-def _config(
-    addressing_style: Literal["path", "auto"], max_connections: int, timeouts: Timeouts
-) -> Config:
+def configured_style(name: str | None) -> AddressingStyle:
+    """Return the addressing style that the AWS configuration has for a profile, or the usual one.
+
+    ``auto`` for none: also where the profile does not exist, which ``connect`` says.
+    """
+    try:
+        found = Session(profile=name).get_config_variable("s3") or {}
+    except BotoCoreError:
+        return "auto"
+    return cast("AddressingStyle", found.get("addressing_style") or "auto")
+
+
+def _config(style: AddressingStyle, max_connections: int, timeouts: Timeouts) -> Config:
+    s3: Any = {"payload_signing_enabled": False}
+    s3 |= {} if style == "auto" else {"addressing_style": style}
     return Config(
         connect_timeout=timeouts.connect_seconds,
         read_timeout=timeouts.read_seconds,
@@ -163,7 +178,7 @@ def _config(
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         retries={"mode": "standard", "total_max_attempts": 1},
-        s3={"addressing_style": addressing_style, "payload_signing_enabled": False},
+        s3=s3,
         tcp_keepalive=True,
     )
 

@@ -12,6 +12,7 @@ from typing import Any
 from cachetier_client.bucket_format.at_rest import AtRest
 
 from cachetier.errors import RemoteError
+from cachetier.remote.addressing import found_style
 from cachetier.remote.boto_client import (
     FoundCredentials,
     Profile,
@@ -37,12 +38,14 @@ class Inquiry:
     def __init__(self, settings: RemoteSettings) -> None:
         self._bucket = settings.bucket
         self._credentials = Profile(settings.profile) if settings.profile is not None else None
+        self.addressing_style = found_style(settings)
         self._client = connect(
             endpoint=settings.endpoint,
             region=settings.region,
             credentials=self._credentials,
             max_connections=1,
             timeouts=TIMEOUTS,
+            addressing_style=self.addressing_style,
         )
         self._asked_at = 0.0
         self.clock_ahead_seconds: float | None = None

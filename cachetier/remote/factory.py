@@ -12,6 +12,7 @@ from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.clock import Clock, SystemClock
 
 from cachetier.model.pace import Pace
+from cachetier.remote.addressing import found_style
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Profile, Timeouts, connect
 from cachetier.remote.bucket import Bucket
@@ -51,6 +52,7 @@ def client_of(
             max_connections=max_connections,
             timeouts=timeouts,
             store_clock=store_clock,
+            addressing_style=found_style(settings),
         )
     )
 

@@ -10,6 +10,8 @@ from typing import Literal
 
 from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
 
+AddressingStyle = Literal["auto", "path", "virtual"]
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteSettings:
@@ -26,6 +28,8 @@ class RemoteSettings:
         spread: Whether new saves spread their shards over several prefixes.
         role: What it is for.
         required: Of a replica: nothing is evicted here before it is there too.
+        addressing_style: Where a bucket's name stands; ``auto``: the AWS configuration says so, or
+            it is found out.
         at_rest: How objects are encrypted, and their storage class.
         profile: The AWS profile whose credentials it takes; None for the usual chain.
     """
@@ -41,6 +45,7 @@ class RemoteSettings:
     role: Literal["durable", "replica"] = "durable"
     required: bool = False
     profile: str | None = None
+    addressing_style: AddressingStyle = "auto"
     at_rest: AtRest = AS_THE_BUCKET_DOES
 
     @property

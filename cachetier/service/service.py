@@ -18,7 +18,6 @@ from cachetier_client.clock import Clock, Countdown, SystemClock
 
 from cachetier import __version__
 from cachetier.access.audit import Audit
-from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.door import UnixDoor
@@ -72,6 +71,7 @@ from cachetier.service.wiring import (
     policy_of,
     refuse_own_door,
     remote_for_clients,
+    remotes_of,
     restore_listener,
     s3_offer,
     steering_of,
@@ -116,9 +116,8 @@ class Service:
         """Prepare a service; ``bucket`` and ``open_drain`` stand in for the real ones in tests."""
         self._settings = settings
         self._clock = clock or SystemClock()
-        self._remote = remote_settings(settings)
+        self._remote, *self._replica_settings = remotes_of(settings)
         self._store_clock = StoreClock()
-        self._replica_settings = replica_settings(settings)
         names = [DURABLE, *(each.name for each in self._replica_settings)]
         self._answers = {name: Answers(self._clock.now) for name in names}
         self._client = client_of(self._remote, self._store_clock)

@@ -18,6 +18,7 @@ from cachetier.access.roles import Role
 from cachetier.access.s3_keys import S3Keys
 from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.mounts import check_own_door, configured_by_variable
+from cachetier.config.remotes import all_remotes
 from cachetier.config.settings import Settings
 from cachetier.console.cluster import Cluster
 from cachetier.cpus import default_threads, parsed_cpus
@@ -38,6 +39,7 @@ from cachetier.notifier import Changes
 from cachetier.objects.base import ReadableObjects
 from cachetier.parsers import is_loopback
 from cachetier.reclaim.evict import Evictor
+from cachetier.remote.addressing import keep_styles, with_style
 from cachetier.remote.answers import Answers
 from cachetier.remote.boto_client import DEFAULT_REGION, endpoint_of_profile
 from cachetier.remote.bucket import Bucket, Remote
@@ -58,6 +60,11 @@ if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
 
 log = logging.getLogger(__name__)
+
+
+def remotes_of(settings: Settings) -> list[RemoteSettings]:
+    """Return the remotes, the durable one first, each with its addressing style."""
+    return [with_style(each, settings.cache_dir) for each in all_remotes(settings)]
 
 
 def refuse_own_door(settings: Settings, remotes: Sequence[RemoteSettings]) -> None:
@@ -138,6 +145,7 @@ def open_drains(
     def supervisor(drain: DrainSettings, phases: Phases | None = None) -> Supervisor:
         return Supervisor(store, changes, incidents, clock, drain, metrics=metrics, phases=phases)
 
+    keep_styles(all_remotes(settings), remotes, settings.cache_dir)
     durable, *replicas = remotes
     first = supervisor(replace(drain_settings(settings, durable), store_clock=store_clock))
     if not replicas:
@@ -152,7 +160,7 @@ def open_drains(
 
 def remote_for_clients(remote: RemoteSettings) -> dict[str, Any]:
     """Return what clients learn of the durable remote, for when this service is away."""
-    where = "bucket", "prefix", "endpoint", "region"
+    where = "bucket", "prefix", "endpoint", "region", "addressing_style"
     how = "verify", "conditional_writes", "spread"
     known = {name: getattr(remote, name) for name in where + how}
     return known | remote.at_rest.described()

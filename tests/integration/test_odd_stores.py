@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import socket
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from awscrt.checksums import crc64nvme
+from cachetier_client.clock import SystemClock
+from cachetier_client.deadline import Deadline
+from cachetier_client.fallback.direct.address import from_hello
+from cachetier_client.fallback.direct.requests import Requests
 
-from cachetier.errors import ObjectMissingError, TransientError
+from cachetier.errors import ObjectMissingError, RemoteRefusedError, TransientError
+from cachetier.remote import boto_client, reconnecting
+from cachetier.remote.addressing import FILE_NAME, found_style, keep_styles, with_style
 from cachetier.remote.boto_client import Credentials, connect
+from cachetier.remote.factory import open_store
 from cachetier.remote.s3 import S3ObjectStore
+from cachetier.remote.settings import RemoteSettings
+from cachetier.service.wiring import remote_for_clients
 from tests.fakes.odd_store import BUCKET, Kept, Oddity, OddStore, odd_store
 
 ANYBODY = Credentials("anybody", "believed")
@@ -134,3 +146,129 @@ class _Short(bytes):
 
     def __getitem__(self, where: Any) -> Any:
         return bytes(self)[where][:-1]
+
+
+# --- addressing ----------------------------------------------------------------------------------
+
+NAMED = "store.example"
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Have every name under ``store.example`` lead here; returns those that were looked up."""
+    asked: list[str] = []
+    look_up = socket.getaddrinfo
+
+    def here(host: Any, *arguments: Any, **options: Any) -> Any:
+        asked.append(str(host))
+        return look_up("127.0.0.1" if NAMED in str(host) else host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", here)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost,.example")
+    return asked
+
+
+def remote_at(server: OddStore, **change: Any) -> RemoteSettings:
+    named = f"http://{NAMED}:{server.server_port}"
+    return replace(RemoteSettings("durable", BUCKET, "p", named, verify="readback"), **change)
+
+
+REFUSALS = ("SecondLevelDomainForbidden", "PathStyleDomainForbidden", "NoSuchBucket", "Anything")
+
+
+@pytest.mark.usefixtures("names")
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_store_that_refuses_the_path_is_addressed_by_the_host(refusal: str) -> None:
+    with odd_store(Oddity(style="virtual", refusal=refusal)) as server:
+        remote = remote_at(server)
+        assert found_style(remote) == "virtual"
+        store = open_store(remote)
+        store.put("p/a", b"hello", digest=crc64nvme(b"hello"))
+        assert store.get("p/a") == b"hello"
+        assert server.hosts[-1].startswith(f"{BUCKET}.{NAMED}")
+
+
+@pytest.mark.usefixtures("names")
+def test_a_store_without_a_name_for_each_bucket_is_addressed_by_the_path() -> None:
+    with odd_store(Oddity(style="path")) as server:
+        assert found_style(remote_at(server)) == "path"
+        assert not any(host.startswith(BUCKET) for host in server.hosts)
+
+
+def test_a_store_at_an_address_is_asked_nothing() -> None:
+    with odd_store(Oddity()) as server:
+        assert found_style(remote_at(server, endpoint=server.url)) == "auto"
+        assert server.asked == []
+        open_store(remote_at(server, endpoint=server.url)).check()
+        assert server.count(f"^HEAD /{BUCKET}") == 1
+
+
+@pytest.mark.usefixtures("names")
+def test_a_setting_and_the_aws_configuration_are_obeyed_without_asking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with odd_store(Oddity()) as server:
+        assert found_style(remote_at(server, addressing_style="virtual")) == "virtual"
+        (tmp_path / "aws").write_text("[default]\ns3 =\n  addressing_style = virtual\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
+        assert found_style(remote_at(server)) == "virtual"
+        assert with_style(remote_at(server), tmp_path).addressing_style == "virtual"
+        assert found_style(remote_at(server, addressing_style="path")) == "path"
+        assert server.asked == []
+
+
+@pytest.mark.usefixtures("names")
+def test_what_was_found_is_kept_and_a_question_that_fails_weakens_nothing(tmp_path: Path) -> None:
+    with odd_store(Oddity(style="virtual")) as server:
+        remote = remote_at(server)
+        keep_styles([remote], [with_style(remote, tmp_path)], tmp_path)
+        asked = len(server.asked)
+        assert asked > 0
+        assert with_style(remote, tmp_path).addressing_style == "virtual"
+        assert len(server.asked) == asked
+        forced = replace(remote, addressing_style="path")
+        keep_styles([forced], [with_style(forced, tmp_path)], tmp_path)
+
+    keep_styles([remote], [with_style(remote, tmp_path)], tmp_path)  # it is away
+    assert with_style(remote, tmp_path).addressing_style == "virtual"
+    other = replace(remote, bucket="another")
+    found = with_style(other, tmp_path)
+    assert found.addressing_style == "auto"
+    keep_styles([other], [found], tmp_path)
+    assert "another" not in (tmp_path / FILE_NAME).read_text()
+    (tmp_path / FILE_NAME).write_text("half a fi")
+    assert with_style(remote, tmp_path).addressing_style == "auto"
+
+
+@pytest.mark.usefixtures("names")
+def test_a_store_that_was_away_when_it_was_asked_is_asked_again_once_it_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reconnecting, "PAUSE_SECONDS", 0.0)
+    with odd_store(Oddity(style="virtual")) as server:
+        remote, answers = remote_at(server), boto_client.connect
+        monkeypatch.setattr(
+            "cachetier.remote.addressing.connect",
+            lambda **_: answers(endpoint="http://127.0.0.1:1"),
+        )
+        store = open_store(remote)
+        with pytest.raises(RemoteRefusedError):
+            store.list("")
+        monkeypatch.setattr("cachetier.remote.addressing.connect", answers)
+        with pytest.raises(RemoteRefusedError):
+            store.list("")
+        assert store.list("").keys == ()
+
+
+@pytest.mark.usefixtures("names")
+def test_direct_saves_address_the_bucket_as_the_service_does() -> None:
+    with odd_store(Oddity(style="virtual")) as server:
+        remote = remote_at(server, addressing_style="virtual")
+        address = from_hello(remote_for_clients(remote))
+        assert address is not None
+        requests = Requests(address)
+        answer = requests.send("PUT", "p/a", Deadline(60.0, SystemClock()), body=[b"x"])
+        requests.close()
+        assert answer.status == 200
+        assert server.hosts[-1].startswith(f"{BUCKET}.{NAMED}")
+        assert "p/a" in server.objects

@@ -27,6 +27,8 @@ class RemoteAddress:
         verify: ``checksum`` where the store keeps and judges CRC-64/NVME, else ``readback``.
         conditional_writes: False for a store that ignores ``If-None-Match``.
         spread: Whether new saves spread their shards over several prefixes.
+        addressing_style: ``path`` or ``virtual``: the bucket's name stands before the host's;
+            ``auto``: at AWS it does.
         at_rest: How objects are encrypted, and their storage class.
     """
 
@@ -37,6 +39,7 @@ class RemoteAddress:
     verify: str = "checksum"
     conditional_writes: bool = True
     spread: bool = False
+    addressing_style: str = "auto"
     at_rest: AtRest = AS_THE_BUCKET_DOES
 
     @property
@@ -71,6 +74,7 @@ def from_environment(environ: Mapping[str, str]) -> RemoteAddress | None:
         verify=verify,
         conditional_writes=environ.get("CACHETIER_CONDITIONAL_WRITES", "on").lower() not in _OFF,
         spread=environ.get("CACHETIER_KEY_LAYOUT") == "spread",
+        addressing_style=environ.get("CACHETIER_REMOTE_ADDRESSING_STYLE") or "auto",
         at_rest=_at_rest(environ),
     )
 
@@ -111,6 +115,7 @@ def from_hello(hello: Any) -> RemoteAddress | None:
         verify="readback" if hello.get("verify") == "readback" else "checksum",
         conditional_writes=hello.get("conditional_writes") is not False,
         spread=hello.get("spread") is True,
+        addressing_style=str(hello.get("addressing_style") or "auto"),
         at_rest=at_rest,
     )
 

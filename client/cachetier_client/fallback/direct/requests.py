@@ -45,13 +45,14 @@ class Requests:
     def __init__(self, address: RemoteAddress) -> None:
         region = address.region or os.environ.get("AWS_REGION")
         region = region or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
-        url = address.endpoint or _aws_url(address.bucket, region)
-        parts = urlsplit(url)
+        parts = urlsplit(address.endpoint or _aws_url(region))
+        virtual = address.addressing_style == "virtual" or address.endpoint is None
+        in_host = virtual and address.addressing_style != "path" and "." not in address.bucket
+        before = f"{address.bucket}." if in_host else ""
         self._secure = parts.scheme == "https"
-        self._host = parts.hostname or ""
+        self._host = before + (parts.hostname or "")
         self._port = parts.port or (443 if self._secure else 80)
-        self._netloc = parts.netloc.rpartition("@")[2]
-        in_host = address.endpoint is None and "." not in address.bucket
+        self._netloc = before + parts.netloc.rpartition("@")[2]
         self._root = parts.path.rstrip("/") + ("" if in_host else f"/{address.bucket}")
         self._signer = Signer(region)
         self._lock = threading.RLock()
@@ -175,8 +176,6 @@ def _arm(connection: http.client.HTTPConnection, deadline: Deadline) -> None:
         connection.sock.settimeout(left)
 
 
-def _aws_url(bucket: str, region: str) -> str:
-    """Return the URL of a bucket on AWS; a name with dots does not go into a host's name."""
+def _aws_url(region: str) -> str:
     suffix = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    host = f"s3.{region}.{suffix}"
-    return f"https://{host}" if "." in bucket else f"https://{bucket}.{host}"
+    return f"https://s3.{region}.{suffix}"
