@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import pytest
 from awscrt.checksums import crc64nvme
@@ -25,7 +26,8 @@ from cachetier.remote.s3 import S3ObjectStore
 
 BODY = b"0123456789"
 SENT = to_base64(crc64nvme(BODY))
-Serve = Callable[[bytes], S3ObjectStore]
+Serve = Callable[..., S3ObjectStore]
+PATIENT = Timeouts(connect_seconds=60.0, read_seconds=60.0)
 
 
 def answer(status: str, body: bytes = b"", *headers: str, length: int | None = None) -> bytes:
@@ -72,8 +74,7 @@ def serve() -> Iterator[Serve]:
     """Start a server that always gives the same answer, and return a store that talks to it."""
     with ExitStack() as stack:
 
-        def started(reply: bytes) -> S3ObjectStore:
-            timeouts = Timeouts(connect_seconds=2.0, read_seconds=0.5)
+        def started(reply: bytes, timeouts: Timeouts = PATIENT) -> S3ObjectStore:
             client = connect(
                 endpoint=stack.enter_context(canned_server(reply)),
                 credentials=Credentials("key", "secret"),
@@ -177,7 +178,7 @@ def test_something_that_is_no_http_is_a_passing_trouble(serve: Serve) -> None:
 
 
 def test_a_server_that_never_answers_is_given_up_after_its_time(serve: Serve) -> None:
-    store = serve(b"")
+    store = serve(b"", replace(PATIENT, read_seconds=0.5))
 
     with pytest.raises(TransientError):
         put(store)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,21 @@ def shown(drain: Drain) -> dict[str, Any]:
     return as_shown(now)
 
 
+class Probes:
+    """Probes of a remote: when each ended, and how many requests there had been by then."""
+
+    def __init__(self, probe: Callable[[], None], requests: Callable[[], int]) -> None:
+        self._probe = probe
+        self._requests = requests
+        self.ended: list[tuple[float, int]] = []
+
+    def __call__(self) -> None:
+        try:
+            self._probe()
+        finally:
+            self.ended.append((time.monotonic(), self._requests()))
+
+
 class Node:
     """A store with everything around it that the drain needs."""
 
@@ -142,7 +159,7 @@ class Node:
         self.changes = Changes(SystemClock())  # those who wait here wait in real time
         self.incidents = Incidents(self.store)
         self.bucket = Bucket(objects, Layout("ckpt"))
-        self.probe = objects.check  # a test may take one that does not retry
+        self.probe: Callable[[], None] = objects.check  # a test may take one that does not retry
         self.queue = QueueState(self.clock, fraction, weights)
         self.stats = self.seen = Seen(REMOTE, self.clock)
         self.checkpoints = Checkpoints(
@@ -156,6 +173,20 @@ class Node:
             open_remote_stage=self.through.open,
             on_committed=self.changes.ring,
         )
+
+    def watched_probes(self, requests: Callable[[], int]) -> Probes:
+        """Watch the probes of the next drain; ``requests`` says how many requests there were."""
+        self.probe = probes = Probes(self.probe, requests)
+        return probes
+
+    def wait_for_probes_alone(self, probes: Probes, least_seconds: float) -> None:
+        """Assert that once no task is under way all requests are probes, so far from another."""
+        self.wait_until(lambda: not self.queue.in_flight())
+        first = len(probes.ended)
+        self.wait_until(lambda: len(probes.ended) > first + 5)
+        for (earlier_at, earlier), (at, count) in pairwise(probes.ended[first:]):
+            assert count == earlier + 1
+            assert at >= earlier_at + least_seconds
 
     @property
     def context(self) -> DrainContext:

@@ -36,7 +36,7 @@ from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.access import BEARER
 from tests.fakes.memory_store import MemoryObjectStore
 
-SECONDS = 20.0
+SECONDS = 60.0  # patience, not what anything takes
 # The lines of a head that is written by hand, by whoever may do anything.
 OWNER = f"Host: 127.0.0.1\r\nAuthorization: {BEARER['Authorization']}\r\n"
 

@@ -11,11 +11,8 @@ from cachetier_client.bucket_format.uploads import PART_BYTES
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
-from cachetier.errors import (
-    NotDurableError,
-    RemoteDigestError,
-    RemoteRefusedError,
-)
+from cachetier.drain.pace import remote_health
+from cachetier.errors import RemoteDigestError, RemoteRefusedError
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.wrapped import Operation
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, fail, lose_reply
@@ -158,8 +155,10 @@ def test_a_foreign_object_is_a_conflict_and_never_a_victim(
 
 
 def test_a_remote_that_refuses_is_probed_shown_and_taken_up_again(
-    node: Node, objects: FaultyObjectStore
+    node: Node, objects: FaultyObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(remote_health, "PROBE_SECONDS", 0.2)
+    probes = node.watched_probes(objects.calls.total)
     objects.go_down(RemoteRefusedError)
     for number in range(20):
         node.put(IDS, f"shard-{number}", b"hello")
@@ -167,10 +166,7 @@ def test_a_remote_that_refuses_is_probed_shown_and_taken_up_again(
 
     with node.draining():
         node.wait_until(lambda: node.state()["remotes"][0]["state"] == "refused")
-        calls = objects.calls.total()
-        with pytest.raises(NotDurableError):
-            node.wait_durable(IDS, timeout_seconds=2.5)
-        assert objects.calls.total() - calls <= 4  # nobody hammers a remote that refuses
+        node.wait_for_probes_alone(probes, 0.2)  # nobody hammers a remote that refuses
         objects.mend()
         node.wait_durable(IDS)
 

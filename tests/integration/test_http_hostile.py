@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -137,87 +138,98 @@ def test_a_sender_who_is_refused_may_send_on_and_read_why(shared: Served) -> Non
 
 # --- deadlines -----------------------------------------------------------------------------------
 
-QUICK = RequestLimits(
-    header_seconds=0.6, progress_seconds=0.6, progress_bytes=1000, request_seconds=3.0
-)
+# Each test has one limit that is short: no other ends what it sends, however slow the machine is.
+PATIENT = RequestLimits(header_seconds=600.0, progress_seconds=600.0, request_seconds=600.0)
+SLOW_BODIES = replace(PATIENT, progress_seconds=0.6, progress_bytes=1000)
 
 
 @pytest.fixture
-def quick(shared: Served) -> Iterator[Caller]:
-    """Lend a second door to the same node, with little patience."""
-    with shared.second_door(QUICK) as (_door, caller):
+def short_heads(shared: Served) -> Iterator[Caller]:
+    """Lend a second door to the same node, with little patience for heads and for rest."""
+    with shared.second_door(replace(PATIENT, header_seconds=0.6)) as (_door, caller):
         yield caller
 
 
-def seconds_until_closed(quick: Caller, first: bytes, drip: bytes = b"") -> tuple[float, bytes]:
-    """Send ``first``, then ``drip`` again and again; return when and how the service ended it."""
-    with quick.raw() as connection:
-        started_at = time.monotonic()
+@pytest.fixture
+def short_bodies(shared: Served) -> Iterator[Caller]:
+    """Lend one with little patience for bodies."""
+    with shared.second_door(SLOW_BODIES) as (_door, caller):
+        yield caller
+
+
+def until_closed(caller: Caller, first: bytes, drip: bytes = b"") -> bytes:
+    """Send ``first``, then ``drip`` until the service ends it; return what it answered."""
+    answer, ends_at = b"", time.monotonic() + 60
+    with caller.raw() as connection:
         connection.sendall(first)
         connection.settimeout(0.1)
-        answer = b""
-        while time.monotonic() - started_at < 15:
+        while time.monotonic() < ends_at:
             try:
                 piece = connection.recv(65536)
                 if not piece:
-                    break
+                    return answer
                 answer += piece
             except TimeoutError:
                 pass
             except ConnectionError:
-                break
+                return answer
             try:
                 connection.sendall(drip)
             except OSError:
-                break
-        return time.monotonic() - started_at, answer
+                return answer
+    raise AssertionError(f"it was not closed: {answer!r}")
 
 
-def test_a_shard_beyond_the_limit_is_refused_before_its_body(quick: Caller) -> None:
-    answer = quick.send_raw(f"{HEAD}Content-Length: {10**17}\r\n\r\n".encode() + b"x" * 100)
+def test_a_shard_beyond_the_limit_is_refused_before_its_body(shared: Served) -> None:
+    with shared.call.raw() as connection:
+        connection.sendall(f"{HEAD}Content-Length: {10**17}\r\n\r\n".encode() + b"x" * 100)
+        answer = b""
+        while b"invalid_request" not in answer:
+            piece = connection.recv(65536)
+            assert piece, answer
+            answer += piece
     assert answer.startswith(b"HTTP/1.1 400")
-    assert b"invalid_request" in answer
 
 
-def test_a_silent_connection_is_closed(quick: Caller) -> None:
-    assert seconds_until_closed(quick, b"")[0] < 5
+def test_a_silent_connection_is_closed(short_heads: Caller) -> None:
+    assert until_closed(short_heads, b"") == b""
 
 
-def test_a_head_that_never_ends_is_closed(quick: Caller) -> None:
-    assert seconds_until_closed(quick, b"GET /livez HTTP/1.1\r\n", b"X: y\r\n")[0] < 5
+def test_a_head_that_never_ends_is_closed(short_heads: Caller) -> None:
+    assert until_closed(short_heads, b"GET /livez HTTP/1.1\r\n", b"X: y\r\n") == b""
 
 
-def test_an_idle_connection_is_closed_after_an_answer(quick: Caller) -> None:
-    seconds, answer = seconds_until_closed(quick, b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n")
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert seconds < 5
+def test_an_idle_connection_is_closed_after_an_answer(short_heads: Caller) -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost: h\r\n\r\n"
+    ended = (until_closed(short_heads, request) for _ in range(20))  # one may be sent too late
+    assert next(filter(None, ended)).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("length", [5000, 50_000_000])
 @pytest.mark.parametrize("drip", [b"", b"x"])
-def test_a_body_that_stalls_or_drips_is_ended(quick: Caller, length: int, drip: bytes) -> None:
+def test_a_body_that_stalls_or_drips_is_ended(
+    short_bodies: Caller, length: int, drip: bytes
+) -> None:
     head = f"PUT {shard_path('slow')} HTTP/1.1\r\n{OWNER}Content-Length: {length}\r\n\r\n"
-    seconds, answer = seconds_until_closed(quick, head.encode() + b"some", drip)
+    answer = until_closed(short_bodies, head.encode() + b"some", drip)
     assert answer.startswith(b"HTTP/1.1 408")
     assert b"\r\nconnection: close\r\n" in answer.lower()  # not one more byte is waited for
-    assert seconds < 8
 
 
-def test_a_small_document_that_stalls_is_ended(quick: Caller) -> None:
+def test_a_small_document_that_stalls_is_ended(short_bodies: Caller) -> None:
     head = f"POST /v1/flush HTTP/1.1\r\n{OWNER}Content-Length: 500\r\n\r\n{{".encode()
-    seconds, answer = seconds_until_closed(quick, head, b"")
-    assert answer.startswith(b"HTTP/1.1 408")
-    assert seconds < 8
+    assert until_closed(short_bodies, head).startswith(b"HTTP/1.1 408")
 
 
-def test_a_document_too_large_is_refused(quick: Caller) -> None:
-    answer = quick("POST", "/v1/flush", b" " * (2 << 20), {"Content-Type": "application/json"})
+def test_a_document_too_large_is_refused(shared: Served) -> None:
+    kind = {"Content-Type": "application/json"}
+    answer = shared.call("POST", "/v1/flush", b" " * (2 << 20), kind)
     assert (answer.status, answer.code) == (400, "invalid_request")
 
 
 def test_a_reader_who_does_not_read_is_cut_off(shared: Served) -> None:
     shared.put("unread", b"x" * (32 << 20))
-    with shared.second_door(QUICK) as (door, caller), caller.raw() as connection:
+    with shared.second_door(SLOW_BODIES) as (door, caller), caller.raw() as connection:
         connection.sendall(f"GET {shard_path('unread')} HTTP/1.1\r\n{OWNER}\r\n".encode())
         connection.recv(10)
         ends_at = time.monotonic() + 60
@@ -228,12 +240,11 @@ def test_a_reader_who_does_not_read_is_cut_off(shared: Served) -> None:
     assert shared.call("DELETE", shard_path("unread")).status == 204
 
 
-def test_a_request_ends_with_its_own_deadline_whatever_it_waits_for(quick: Caller) -> None:
-    started_at = time.monotonic()
-    answer = quick("PUT", f"{shard_path('late')}?ack=durable&timeout_seconds=600", b"x")
+def test_a_request_ends_with_its_own_deadline_whatever_it_waits_for(shared: Served) -> None:
+    with shared.second_door(replace(PATIENT, request_seconds=1.0)) as (_door, caller):
+        answer = caller("PUT", f"{shard_path('late')}?ack=durable&timeout_seconds=600", b"x")
     assert (answer.status, answer.code) == (504, "deadline")
-    assert time.monotonic() - started_at < 10
-    assert quick("DELETE", shard_path("late")).status == 204
+    assert shared.call("DELETE", shard_path("late")).status in (204, 404)  # 404: it ended before
 
 
 # --- how many at once ----------------------------------------------------------------------------

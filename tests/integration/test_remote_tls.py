@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,11 @@ from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.remote.stall_guard import SLICE_BYTES, StallWatch
 from tests.integration.certificates import Authority
+from tests.integration.two_remotes import until
 
 PIECE_BYTES = 512 << 10
 BODY = os.urandom(4 * PIECE_BYTES + 77)
+PATIENCE_SECONDS = 60.0
 SLOW = 2e6  # bytes a second: the body takes a second
 
 
@@ -30,8 +33,12 @@ class Pieces:
 
     size_bytes = len(BODY)
 
+    def __init__(self, may_go: Callable[[], object] = lambda: None) -> None:
+        self._may_go = may_go
+
     def __iter__(self) -> Iterator[memoryview]:
         for at in range(0, len(BODY), PIECE_BYTES):
+            self._may_go()
             yield memoryview(BODY)[at : at + PIECE_BYTES]
 
 
@@ -74,10 +81,10 @@ def store(
     return remote.endpoint.store(timeouts=replace(Timeouts(), stalls=watch))
 
 
-def send(store: S3ObjectStore, key: str) -> None:
+def send(store: S3ObjectStore, key: str, pieces: Pieces = Pieces()) -> None:  # noqa: B008  frozen
     """Store ``BODY`` in a multipart upload of one part."""
     upload_id = store.create_upload(key)
-    part = store.upload_part(key, upload_id, 1, Pieces(), digest=digest_of(BODY))
+    part = store.upload_part(key, upload_id, 1, pieces, digest=digest_of(BODY))
     store.complete_upload(key, upload_id, [part], digest=digest_of(BODY))
 
 
@@ -100,18 +107,21 @@ def test_records_come_together_where_tls_would_give_one_at_a_time(store: S3Objec
 
 
 def test_what_has_arrived_over_tls_is_known_while_it_is_sent(
-    store: S3ObjectStore, remote: RunningSink, watch: StallWatch
+    store: S3ObjectStore, watch: StallWatch
 ) -> None:
-    remote.take_shape(Shape(each=SLOW))
-    sending = threading.Thread(target=send, args=(store, "slow"))
+    go = threading.Semaphore(0)
+    pieces = Pieces(lambda: go.acquire(timeout=PATIENCE_SECONDS))
+    sending = threading.Thread(target=send, args=(store, "slow", pieces))
     sending.start()
-    seen = set()
-    while sending.is_alive():
-        seen.add(watch.moved_bytes())
-        sending.join(0.01)
 
-    between = [count for count in seen if 0 < count < len(BODY)]
-    assert len(between) > 4
+    def moved_beyond(given: int) -> bool:
+        return watch.moved_bytes() > given
+
+    for given in range(0, len(BODY), PIECE_BYTES):
+        assert watch.moved_bytes() <= given
+        go.release()
+        until(partial(moved_beyond, given))
+    sending.join()
     assert watch.moved_bytes() == len(BODY)
 
 
@@ -129,11 +139,10 @@ def test_a_call_over_tls_that_is_cut_fails_at_once(
 
     thread = threading.Thread(target=sending)
     thread.start()
-    while not watch.moved_bytes():
-        time.sleep(0.01)
+    until(lambda: watch.moved_bytes() > 0)
     assert thread.ident is not None
     watch.cut(thread.ident)
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
 
     assert [type(error) for error in failed] == [TransientError]
 
@@ -141,11 +150,14 @@ def test_a_call_over_tls_that_is_cut_fails_at_once(
 def test_a_slow_body_is_sent_however_long_all_of_it_takes(
     store: S3ObjectStore, remote: RunningSink
 ) -> None:
-    remote.take_shape(Shape(each=SLOW))
-    hasty = remote.endpoint.store(timeouts=Timeouts(connect_seconds=0.3))
+    remote.take_shape(Shape(each=SLOW / 2))
+    hasty = remote.endpoint.store(timeouts=Timeouts(connect_seconds=1.0))
     body = BODY * 3  # the system takes some of it at once; the rest takes seconds
 
-    hasty.put("patience", body, digest=digest_of(body))
+    for _ in range(5):  # the machine may be too busy to connect in time
+        with suppress(TransientError):
+            hasty.put("patience", body, digest=digest_of(body))
+            break
 
     assert store.head("patience") is not None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cachetier_client import Client, NotDurableError, RemoteRefusedError
+from cachetier_client import Client, DeadlineError, NotDurableError, RemoteRefusedError
 
 from cachetier.config.settings import load
 from cachetier.service.service import Service
@@ -155,7 +155,7 @@ def test_a_bucket_that_is_missing_is_told_and_mended_by_itself(
         with Client(f"unix://{service.socket}") as client:
             with client.checkpoint("run", 1, rank=0, world_size=1) as checkpoint:
                 checkpoint.put(b"x", "x")
-            with pytest.raises((NotDurableError, RemoteRefusedError)):
+            with pytest.raises((NotDurableError, DeadlineError, RemoteRefusedError)):
                 client.flush(timeout_seconds=1)
             _until(lambda: client.status()["remotes"][0]["state"] == "refused", client.status)
             remote = client.status()["remotes"][0]

@@ -40,22 +40,41 @@ class Sticking(MemoryObjectStore):
         self.sticking = 0
         self.sent = 0
         self.cut_calls = 0
+        self.sent_again = threading.Event()
         self._cuts: dict[int, threading.Event] = {}
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body, *, digest: int
     ) -> UploadedPart:
         self.sent += 1
+        if self.sent == USUAL_FROM + 2:
+            self.sent_again.set()
         if self.sticking:
             self.sticking -= 1
             cut = self._cuts.setdefault(threading.get_ident(), threading.Event())
-            assert cut.wait(10)
+            assert cut.wait(60)
             self.cut_calls += 1
             raise TransientError("cut off")
         return super().upload_part(key, upload_id, number, body, digest=digest)
 
     def cut(self, thread: int) -> None:
         self._cuts.setdefault(thread, threading.Event()).set()
+
+    def cut_everybody(self) -> None:
+        for thread in list(threading.enumerate()):
+            self.cut(thread.ident or 0)
+
+
+class Room:
+    """Says whether there is room for a second send, and remembers that it was asked."""
+
+    def __init__(self) -> None:
+        self.is_left = True
+        self.asked = threading.Event()
+
+    def __call__(self) -> bool:
+        self.asked.set()
+        return self.is_left
 
 
 @pytest.fixture
@@ -64,17 +83,17 @@ def sticking() -> Sticking:
 
 
 @pytest.fixture
-def room() -> list[bool]:
-    return [True]
+def room() -> Room:
+    return Room()
 
 
 @pytest.fixture
 def store(
-    sticking: Sticking, room: list[bool], monkeypatch: pytest.MonkeyPatch
+    sticking: Sticking, room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[HedgingObjectStore]:
     monkeypatch.setattr("cachetier.remote.hedging.HEDGE_AFTER_SECONDS", 0.02)
     with ThreadPoolExecutor(4) as threads:
-        yield HedgingObjectStore(sticking, sticking.cut, threads, has_room=lambda: room[0])
+        yield HedgingObjectStore(sticking, sticking.cut, threads, has_room=room)
 
 
 def send(store: HedgingObjectStore, upload: str, numbers: range) -> None:
@@ -101,11 +120,11 @@ def test_parts_that_end_in_time_are_sent_once(
 
 
 def test_where_there_is_no_room_nothing_is_sent_twice(
-    store: HedgingObjectStore, sticking: Sticking, room: list[bool]
+    store: HedgingObjectStore, sticking: Sticking, room: Room
 ) -> None:
     upload = store.create_upload("key")
     send(store, upload, range(1, USUAL_FROM + 1))
-    room[0] = False
+    room.is_left = False
     sticking.sticking = 1
     failure: list[BaseException] = []
 
@@ -117,13 +136,11 @@ def test_where_there_is_no_room_nothing_is_sent_twice(
 
     thread = threading.Thread(target=attempt)
     thread.start()
-    thread.join(0.2)  # ten times what a part may take where there is room
-    assert thread.is_alive()
-    for sender in list(threading.enumerate()):
-        sticking.cut(sender.ident or 0)
-    thread.join(10)
+    assert room.asked.wait(60)  # by then it has taken too long
+    sticking.cut_everybody()
+    thread.join(60)
     assert failure
-    assert store.hedged == 0
+    assert (store.hedged, sticking.sent) == (0, USUAL_FROM + 1)
 
 
 def test_when_both_sends_fail_the_failure_is_raised(
@@ -132,18 +149,14 @@ def test_when_both_sends_fail_the_failure_is_raised(
     upload = store.create_upload("key")
     send(store, upload, range(1, USUAL_FROM + 1))
     sticking.sticking = 2
-    done = threading.Event()
 
-    def cut_everything() -> None:
-        while not done.wait(0.05):
-            for sender in list(threading.enumerate()):
-                sticking.cut(sender.ident or 0)
+    def cut_both() -> None:
+        sticking.sent_again.wait(60)
+        sticking.cut_everybody()
 
-    thread = threading.Thread(target=cut_everything)
+    thread = threading.Thread(target=cut_both)
     thread.start()
-    try:
-        with pytest.raises(TransientError):
-            send(store, upload, range(9, 10))
-    finally:
-        done.set()
-        thread.join()
+    with pytest.raises(TransientError):
+        send(store, upload, range(9, 10))
+    thread.join()
+    assert (store.hedged, sticking.cut_calls) == (1, 2)
