@@ -75,8 +75,8 @@ demo: setup  ## Train, kill, resume, lose the node, restore: everything on this 
 near: setup  ## Lose a storage server, the node and the link to S3; restore from the near tier
 	@$(PY) -m examples.near_tier $(ARGS)
 
-bench: setup $(STAMPS)/bench  ## Measure and write benchmarks/results.json (ONLY=group)
-	@$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
+bench: setup $(STAMPS)/bench  ## Measure and write benchmarks/results.json (ONLY=group; FULL=1: all worlds of link, goes on where it was broken off)
+	@CACHETIER_BENCH_FULL=$(FULL) $(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
 paired: setup $(STAMPS)/bench  ## Measure this tree beside a commit, in turns (BASE=commit)
 	@$(PY) -m benchmarks.paired --base $(BASE) $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED of the whole process, as clock_getcpuclockid(3) composes it
@@ -12,6 +13,17 @@ _PROCESS_CLOCK = 2  # CPUCLOCK_SCHED of the whole process, as clock_getcpuclocki
 def cpu_seconds(pid: int) -> float:
     """Return user and system seconds of a process and all its threads, to the nanosecond."""
     return time.clock_gettime((~pid << 3) | _PROCESS_CLOCK)
+
+
+class Used:
+    """Processor seconds of processes from now on."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._before = {pid: cpu_seconds(pid) for pid in pids}
+
+    def cpu_seconds(self) -> float:
+        """Return what they have used; all of them still run."""
+        return sum(cpu_seconds(pid) - before for pid, before in self._before.items())
 
 
 def peak_bytes(pid: int) -> int:

@@ -25,6 +25,17 @@ PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server runs: its address, and what its command begins with to run there."""
+
+    host: str
+    enter: tuple[str, ...] = ()
+
+
+HERE = Place("127.0.0.1")
+
+
+@dataclass(frozen=True, slots=True)
 class Counts:
     """What a sink has counted since it was last told to forget.
 
@@ -48,11 +59,11 @@ class Counts:
 class RunningSink:
     """A sink in a process, and a session, of its own."""
 
-    def __init__(self, process: subprocess.Popen[str], scheme: str) -> None:
+    def __init__(self, process: subprocess.Popen[str], scheme: str, host: str) -> None:
         self._process = process
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        self.endpoint = S3Endpoint(f"{scheme}://127.0.0.1:{port}", BUCKET, ANYBODY, "checksum")
+        self.endpoint = S3Endpoint(f"{scheme}://{host}:{port}", BUCKET, ANYBODY, "checksum")
 
     @property
     def pid(self) -> int:
@@ -97,10 +108,11 @@ class RunningSink:
 
 
 @contextmanager
-def sink(*certificate_and_key: Path) -> Iterator[RunningSink]:
-    """Run a sink until the block ends; over TLS, if it is given what for."""
+def sink(*certificate_and_key: Path, there: Place = HERE) -> Iterator[RunningSink]:
+    """Run a sink ``there`` until the block ends; over TLS, if it is given what for."""
+    command = [sys.executable, "-m", "benchmarks.drain.sink", there.host]
     process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.drain.sink", *map(str, certificate_and_key)],
+        [*there.enter, *command, *map(str, certificate_and_key)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -108,7 +120,7 @@ def sink(*certificate_and_key: Path) -> Iterator[RunningSink]:
         start_new_session=True,
     )
     try:
-        yield RunningSink(process, "https" if certificate_and_key else "http")
+        yield RunningSink(process, "https" if certificate_and_key else "http", there.host)
     finally:
         process.communicate()  # it ends with its input
 

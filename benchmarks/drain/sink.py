@@ -82,9 +82,9 @@ class Tally:
 
 
 class Sink:
-    """Serves on a free port of loopback until the process ends."""
+    """Serves on a free port of ``host`` until the process ends."""
 
-    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, host: str, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
         self.tally = Tally()
         self._objects = Objects()
@@ -94,9 +94,10 @@ class Sink:
         self._keep = False
         self._link = Link()
         self._shape = Shape()
+        self._at_work = AtWork()
         self._open: set[socket.socket] = set()
         self._open_lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self._listener = socket.create_server((host, 0), backlog=256)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -109,9 +110,10 @@ class Sink:
             self._bucket = TokenBucket(rate, max(1.0, rate), now=now) if rate else None
         self._keep = bool(command.get("keep", self._keep))
         if "link" in command or "shape" in command:
-            self._link = Link(float(command.get("link", 0.0)))
             self._shape = Shape(**command.get("shape", {}))
-            limited = (command.get("link") or self._shape.each) and not self._shape.whole
+            total = float(command.get("link", 0.0))
+            self._link = Link(total, halves_after=self._shape.halves_after)
+            limited = (command.get("link") or self._shape.each) and not self._shape.ahead
             size = LIMITED_SOCKET_BYTES if limited else SOCKET_BYTES
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
         if command.get("forget"):
@@ -157,15 +159,14 @@ class Sink:
         accepted = self._has_room() if request.is_part else True
         answer, size_bytes = SLOW_DOWN, 0
         body: Body = b""
-        way = Way(self._link, self._shape.way())
+        way = Way(self._link, self._shape, self._at_work)
         if head.expects_continue and accepted:
             connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         if accepted or not head.expects_continue:
             keep = request.is_document or (self._keep and request.is_part)
-            taken = Way(Link(), Link()) if self._shape.whole else way
-            body, size_bytes = reader.body(head, taken, keep=keep)
-            if self._shape.whole:
-                way.carry(size_bytes)
+            with self._at_work:
+                body, size_bytes = reader.body(head, way, keep=keep)
+                way.finish()
         if accepted:
             size = int(head.fields.get("x-amz-decoded-content-length", size_bytes))
             answer = self._objects.answer(request, size, body)
@@ -176,23 +177,47 @@ class Sink:
         self._shape.wait()
         connection.sendall(_head_of(answer))
         if request.method != "HEAD":
-            _send_along(connection, answer.body, way)
+            with self._at_work:
+                _send_along(connection, answer.body, way)
 
     def _has_room(self) -> bool:
         with self._bucket_lock:
             return self._bucket is None or self._bucket.take(time.monotonic())
 
 
+class AtWork:
+    """How many bodies are on their way; a context for each of them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.number = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.number += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.number -= 1
+
+
 class Way:
     """What one request goes through: the link of all, and its own connection."""
 
-    def __init__(self, shared: Link, own: Link) -> None:
-        self._links = (shared, own)
-        self.piece_bytes = min(own.piece_bytes, shared.piece_bytes)
+    def __init__(self, shared: Link, shape: Shape, at_work: AtWork) -> None:
+        self._shared, self._own = shared, shape.way()
+        self._shape, self._at_work = shape, at_work
+        self.piece_bytes = min(self._own.piece_bytes, shared.piece_bytes)
 
     def carry(self, size_bytes: int) -> None:
-        for link in self._links:
-            link.carry(size_bytes)
+        """Return once so many bytes more are through, or in a buffer."""
+        self._shared.carry(size_bytes)
+        slower = self._shape.slower(self._at_work.number)
+        self._own.carry(size_bytes, self._shape.ahead, slower)
+
+    def finish(self) -> None:
+        """Return once the buffer is worked through."""
+        self._own.carry(0)
 
 
 def _send_along(connection: socket.socket, body: Body, way: Way) -> None:
@@ -274,12 +299,12 @@ def _reset(connection: socket.socket) -> None:
         pass  # closed already
 
 
-def main(*certificate_and_key: str) -> None:
+def main(host: str, *certificate_and_key: str) -> None:
     tls = None
     if certificate_and_key:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(*certificate_and_key)
-    sink = Sink(tls)
+    sink = Sink(host, tls)
     print(sink.port, flush=True)
     for line in sys.stdin:
         print(json.dumps(sink.obey(json.loads(line))), flush=True)

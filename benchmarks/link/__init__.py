@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.link import draining, parts, restoring, secured
+from benchmarks.link import draining, matrix, moments, parts, restoring
 from benchmarks.measures import Result
 from benchmarks.scratch import Bench
 
@@ -12,5 +12,6 @@ BENCHES: dict[str, Callable[[Bench], list[Result]]] = {
     "link_drain": draining.measure,
     "link_restore": restoring.measure,
     "link_parts": parts.measure,
-    "link_tls": secured.measure,
+    "link_moments": moments.measure,
+    "link_worlds": matrix.measure,
 }

@@ -22,52 +22,54 @@ from benchmarks.drain.remote import (
     seconds_until_durable,
     sink,
 )
-from benchmarks.link.peers import Peer, fastest, peers
-from benchmarks.link.sizes import SLOW, WHOLE, Sizes, sizes_of
+from benchmarks.link.peers import Moved, Peer, fastest, peers
+from benchmarks.link.sizes import SLOW, Sizes, sizes_of
 from benchmarks.measures import Result, at_least, median_of, ratios
 from benchmarks.node import node
 from benchmarks.scratch import Bench, settle
 
 RUN = "link"
 WHERE = "8 MB/s a connection, 35 ms"
-WHOLE_WHERE = f"{WHERE}, whole bodies taken at once"
 COMPRESSED = f"drain with zstd:1, {WHERE} / plain"
 
 
 def measure(bench: Bench) -> list[Result]:
     sizes = sizes_of(bench)
     with sink() as remote:
-        results, ours = plain(bench, remote, peers(sizes.threads), WHERE)
+        results, ours = _plain(bench, remote, peers(sizes.threads))
         packed = _compressed(bench, remote, sizes)
-        results += plain(bench, remote, peers(sizes.threads), WHOLE_WHERE, WHOLE)[0]
     return [*results, median_of(COMPRESSED, ratios(ours, packed), "", at_least(0.9))]
 
 
-def plain(
-    bench: Bench, remote: RunningSink, choices: Sequence[Peer], where: str, shape: Shape = SLOW
+def _plain(
+    bench: Bench, remote: RunningSink, choices: Sequence[Peer]
 ) -> tuple[list[Result], list[float]]:
     """Measure the drain of plain bytes beside the best of ``choices``; return its seconds too."""
-    sizes, cache_dir = sizes_of(bench), bench.directory / f"cache-{shape.whole}"
+    sizes, cache_dir = sizes_of(bench), bench.directory / "cache"
     source = raw.random_buffer(sizes.drained_bytes // sizes.shards)
     with (
         node(cache_dir, remote=remote.endpoint) as service,
         Client(service.url) as client,
     ):
-        remote.take_shape(shape)
-        _drained(client, remote, source, sizes, 0, shape)  # and leaves files for the peers
-        files = _named(cache_dir, bench.directory / f"to-put-{shape.whole}")
-        best, ours, theirs = fastest(bench, "put", files, remote, choices)[0], [], []
+        remote.take_shape(SLOW)
+        _drained(client, remote, source, sizes, 0)  # and leaves files for the peers
+        files = _named(cache_dir, bench.directory / "to-put")
+
+        def put(peer: Peer) -> Moved:
+            remote.forget()
+            return peer.moved("put", files, remote.endpoint)
+
+        best, ours, theirs = fastest(bench, put, choices), [], []
         for number in range(1, sizes.runs + 1):
             client.delete_step(RUN, number - 1)
-            ours.append(_drained(client, remote, source, sizes, number, shape))
-            remote.forget()
-            theirs.append(best.move("put", files, remote))
+            ours.append(_drained(client, remote, source, sizes, number))
+            theirs.append(put(best).seconds)
             bench.say(f"drain {ours[-1]:.2f} s, {best} {theirs[-1]:.2f} s")
     rates = [[sizes.drained_bytes / 1e6 / seconds for seconds in runs] for runs in (ours, theirs)]
-    measured = f"drain, {where} / the best peer with the best threads"
+    measured = f"drain, {WHERE} / the best peer with the best threads"
     return [
         median_of(measured, ratios(theirs, ours), "", at_least(0.95), f"beside {best}"),
-        median_of(f"drain, {where}", rates[0], "MB/s"),
+        median_of(f"drain, {WHERE}", rates[0], "MB/s"),
         median_of(f"the best peer there: {best.name}", rates[1], "MB/s"),
     ], ours
 
@@ -90,19 +92,14 @@ def _compressed(bench: Bench, remote: RunningSink, sizes: Sizes) -> list[float]:
 
 
 def _drained(
-    client: Client,
-    remote: RunningSink,
-    source: memoryview,
-    sizes: Sizes,
-    step: int,
-    shape: Shape = SLOW,
+    client: Client, remote: RunningSink, source: memoryview, sizes: Sizes, step: int
 ) -> float:
     remote.take_shape(Shape())
     remote.forget()
     put_held(client, RUN, step, repeat(source, sizes.shards))
     settle()
     none_went_early(remote)
-    remote.take_shape(shape)
+    remote.take_shape(SLOW)
     return seconds_until_durable(client, RUN, step)
 
 

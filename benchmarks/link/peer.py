@@ -1,7 +1,8 @@
 """One upload or download by a library: ``peer.py boto3|crt ENDPOINT BUCKET THREADS put|get FILES``.
 
-Prints the seconds from the first call until the last file is through; the start of the process and
-the import of the library are not counted. ``get`` of the CRT client goes to a file as well.
+Prints the seconds, and processor seconds, from the first call until the last file is through; the
+start of the process and the import of the library are not counted. ``get`` of the CRT client goes
+to a file as well.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ def main(library: str, endpoint: str, bucket: str, number: str, verb: str, *file
     paths = [Path(each) for each in files]
     make = {"boto3": _boto3, "crt": _crt}[library]
     move = make(endpoint, bucket, max(1, threads // len(paths)), verb)
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     with ThreadPoolExecutor(len(paths)) as pool:
         list(pool.map(move, paths))
-    print(time.perf_counter() - began, flush=True)
+    print(time.perf_counter() - began, time.process_time() - cpu, flush=True)
 
 
 def _boto3(endpoint: str, bucket: str, threads: int, verb: str) -> Move:
@@ -40,7 +41,7 @@ def _boto3(endpoint: str, bucket: str, threads: int, verb: str) -> Move:
         "s3",
         endpoint_url=endpoint,
         config=Config(
-            max_pool_connections=160,
+            max_pool_connections=320,
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
         ),

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.drain.remote import RunningSink
 from benchmarks.scratch import ROOT, Bench, touch_memory
+from cachetier.testing.s3_endpoint import S3Endpoint
 
 PATIENCE_SECONDS = 600.0
 Verb = Literal["put", "get"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What it took to move all bytes."""
+
+    seconds: float
+    cpu_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +38,12 @@ class Peer:
     def __str__(self) -> str:
         return f"{self.name}, {self.threads} threads" if self.threads else f"{self.name}, defaults"
 
-    def move(self, verb: Verb, files: Sequence[Path], remote: RunningSink) -> float:
-        """Upload or download files; return the seconds that took.
+    def move(self, verb: Verb, files: Sequence[Path], endpoint: S3Endpoint) -> float:
+        """Upload or download files; return the seconds that took; raises as ``moved``."""
+        return self.moved(verb, files, endpoint).seconds
+
+    def moved(self, verb: Verb, files: Sequence[Path], endpoint: S3Endpoint) -> Moved:
+        """Upload or download files; return what that took.
 
         Raises:
             RuntimeError: It failed, or left a file short.
@@ -40,23 +53,25 @@ class Peer:
             for path in files:
                 path.unlink()
         touch_memory(2 * sum(sizes))
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), _childrens_cpu_seconds()
         done = subprocess.run(
-            self._command(verb, files, remote),
+            self._command(verb, files, endpoint),
             cwd=ROOT,
-            env=_environment(remote),
+            env=_environment(endpoint),
             capture_output=True,
             text=True,
             timeout=PATIENCE_SECONDS,
             check=False,
         )
-        seconds = time.perf_counter() - began
+        moved = Moved(time.perf_counter() - began, _childrens_cpu_seconds() - cpu)
         if done.returncode or [path.stat().st_size for path in files] != sizes:
             raise RuntimeError(f"{self} failed: {done.stderr[-2000:]}")
-        return float(done.stdout) if self.name in ("boto3", "CRT client") else seconds
+        if self.name not in ("boto3", "CRT client"):
+            return moved
+        return Moved(*map(float, done.stdout.split()))  # without the start of Python
 
-    def _command(self, verb: Verb, files: Sequence[Path], remote: RunningSink) -> list[str]:
-        url, bucket = remote.endpoint.url, remote.endpoint.bucket
+    def _command(self, verb: Verb, files: Sequence[Path], endpoint: S3Endpoint) -> list[str]:
+        url, bucket = endpoint.url, endpoint.bucket
         threads, each = self.threads or 10 * len(files), 0
         folder, names = files[0].parent, [path.name for path in files]
         if self.name in ("boto3", "CRT client"):
@@ -66,7 +81,7 @@ class Peer:
         each = max(1, self.threads // len(files))
         ours, theirs = f"{folder}/", f"{bucket}/"
         if self.name == "s5cmd":
-            ends = (ours, f"s3://{theirs}") if verb == "put" else (f"s3://{theirs}*", ours)
+            ends = (ours, f"s3://{theirs}") if verb == "put" else (f"s3://{theirs}file-*", ours)
             many = ["--numworkers", str(self.threads)] if self.threads else []
             parts = ["--concurrency", str(each), "--part-size", "8"] if self.threads else []
             return ["s5cmd", "--endpoint-url", url, *many, "cp", *parts, *ends]
@@ -86,30 +101,32 @@ class Peer:
 
 def peers(threads: Sequence[int]) -> list[Peer]:
     """Return each peer that is there, with its defaults and with each number of threads."""
-    names = ["boto3", *(name for name in ("s5cmd", "rclone") if _has(name))]
+    names = ["boto3", *(name for name in ("s5cmd", "rclone") if has(name))]
     tuned = [Peer(name, number) for name in names for number in (0, *threads)]
     return [*tuned, Peer("CRT client", 0)]  # it counts its connections itself
 
 
 def fastest(
-    bench: Bench, verb: Verb, files: Sequence[Path], remote: RunningSink, choices: Sequence[Peer]
-) -> list[Peer]:
-    """Return the peers, each with the threads that suit it best, the fastest first."""
-    best: dict[str, tuple[float, Peer]] = {}
+    bench: Bench,
+    move: Callable[[Peer], Moved],
+    choices: Sequence[Peer],
+    cost: Callable[[Moved], float] = lambda moved: moved.seconds,
+) -> Peer:
+    """Return the peer, and how many threads, that costs least."""
+    costs = {}
     for peer in choices:
-        if verb == "put":
-            remote.forget()
-        seconds = peer.move(verb, files, remote)
-        bench.say(f"{peer}: {seconds:.2f} s")
-        best[peer.name] = min(best.get(peer.name, (seconds, peer)), (seconds, peer), key=_seconds)
-    return [peer for _, peer in sorted(best.values(), key=_seconds)]
+        moved = move(peer)
+        bench.say(f"{peer}: {moved.seconds:.2f} s, processor {moved.cpu_seconds:.2f} s")
+        costs[peer] = cost(moved)
+    return min(costs, key=costs.__getitem__)
 
 
-def _seconds(timed: tuple[float, Peer]) -> float:
-    return timed[0]
+def _childrens_cpu_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
-def _has(name: str) -> bool:
+def has(name: str) -> bool:
     return shutil.which(name, path=_path()) is not None
 
 
@@ -117,7 +134,7 @@ def _path() -> str:
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
-def _environment(remote: RunningSink) -> dict[str, str]:
+def _environment(endpoint: S3Endpoint) -> dict[str, str]:
     return {
         **os.environ,
         "PATH": _path(),
@@ -128,5 +145,5 @@ def _environment(remote: RunningSink) -> dict[str, str]:
         "RCLONE_CONFIG_SINK_TYPE": "s3",
         "RCLONE_CONFIG_SINK_PROVIDER": "Other",
         "RCLONE_CONFIG_SINK_ENV_AUTH": "true",
-        "RCLONE_CONFIG_SINK_ENDPOINT": remote.endpoint.url,
+        "RCLONE_CONFIG_SINK_ENDPOINT": endpoint.url,
     }

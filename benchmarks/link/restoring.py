@@ -18,15 +18,16 @@ from pathlib import Path
 
 from cachetier_client import Client
 
-from benchmarks import raw
+from benchmarks import processes, raw
 from benchmarks.drain.link import Shape
 from benchmarks.drain.remote import RunningSink, put_held, seconds_until_durable, sink
 from benchmarks.link.draining import WHERE
-from benchmarks.link.peers import Peer, fastest, peers
+from benchmarks.link.peers import Moved, Peer, fastest, peers
 from benchmarks.link.sizes import SLOW, Sizes, sizes_of
 from benchmarks.measures import Result, at_least, median_of, ratios
 from benchmarks.node import node
 from benchmarks.scratch import ROOT, Bench, settle, touch_memory
+from cachetier.testing.s3_endpoint import S3Endpoint
 
 RUN = "restored"
 LOCAL = "cold restore of one shard of 1 GiB from loopback into `out` / ranged GETs into memory"
@@ -37,46 +38,46 @@ def measure(bench: Bench) -> list[Result]:
     with sink() as ours, sink() as theirs:
         for remote in (ours, theirs):
             remote.keep()
-        slow = over_slow_connections(bench, ours, theirs, peers(sizes.threads), WHERE)
+        slow = _over_slow_connections(bench, ours, theirs, peers(sizes.threads))
         ours.forget()
         theirs.forget()
         return slow + _over_loopback(bench, sizes, ours)
 
 
-def over_slow_connections(
-    bench: Bench, ours: RunningSink, theirs: RunningSink, choices: Sequence[Peer], where: str
+def _over_slow_connections(
+    bench: Bench, ours: RunningSink, theirs: RunningSink, choices: Sequence[Peer]
 ) -> list[Result]:
     """Measure cold restores from ``ours`` beside the best of ``choices`` from ``theirs``."""
     sizes = sizes_of(bench)
     each = sizes.restored_bytes // sizes.shards
-    _drained(bench, ours, [each] * sizes.shards, 1)
-    files = _files(bench.directory / "files", each, sizes.shards)
-    Peer("boto3", 16).move("put", files, theirs)
+    publish(bench, ours.endpoint, [each] * sizes.shards, 1)
+    paths = files(bench.directory / "files", each, sizes.shards)
+    Peer("boto3", 16).move("put", paths, theirs.endpoint)
     for remote in (ours, theirs):
         remote.take_shape(SLOW)
-    best = fastest(bench, "get", files, theirs, choices)[0]
+    best = fastest(bench, lambda peer: peer.moved("get", paths, theirs.endpoint), choices)
     cold, other = [], []
-    _restored(bench, ours, 1, each, sizes.shards, sizes.runs)  # warms up
+    restore(bench, ours.endpoint, 1, each, sizes.shards, sizes.runs)  # warms up
     for number in range(sizes.runs):
-        cold.append(_restored(bench, ours, 1, each, sizes.shards, number))
-        other.append(best.move("get", files, theirs))
+        cold.append(restore(bench, ours.endpoint, 1, each, sizes.shards, number).seconds)
+        other.append(best.move("get", paths, theirs.endpoint))
         bench.say(f"restored in {cold[-1]:.2f} s, {best} in {other[-1]:.2f} s")
     rates = [[sizes.restored_bytes / 1e6 / seconds for seconds in runs] for runs in (cold, other)]
     for remote in (ours, theirs):
         remote.take_shape(Shape())
-    measured = f"cold restore by 8 ranks, {where} / the best peer with the best threads"
+    measured = f"cold restore by 8 ranks, {WHERE} / the best peer with the best threads"
     return [
         median_of(measured, ratios(other, cold), "", at_least(0.95), f"beside {best}"),
-        median_of(f"cold restore by 8 ranks, {where}", rates[0], "MB/s"),
+        median_of(f"cold restore by 8 ranks, {WHERE}", rates[0], "MB/s"),
         median_of(f"the best peer there: {best.name}", rates[1], "MB/s"),
     ]
 
 
 def _over_loopback(bench: Bench, sizes: Sizes, remote: RunningSink) -> list[Result]:
-    _drained(bench, remote, [sizes.local_bytes], 2)
+    publish(bench, remote.endpoint, [sizes.local_bytes], 2)
     cold, ranged = [], []
     for number in range(sizes.runs):
-        cold.append(_restored(bench, remote, 2, sizes.local_bytes, 1, number))
+        cold.append(restore(bench, remote.endpoint, 2, sizes.local_bytes, 1, number).seconds)
         ranged.append(_ranged(remote, sizes.local_bytes))
         bench.say(f"restored in {cold[-1]:.2f} s, ranged GETs in {ranged[-1]:.2f} s")
     rate = [sizes.local_bytes / 1e9 / seconds for seconds in cold]
@@ -86,27 +87,28 @@ def _over_loopback(bench: Bench, sizes: Sizes, remote: RunningSink) -> list[Resu
     ]
 
 
-def _drained(bench: Bench, remote: RunningSink, sizes: list[int], step: int) -> None:
+def publish(bench: Bench, endpoint: S3Endpoint, sizes: list[int], step: int) -> None:
     """Have a step published whose shards have ``sizes``, by a node that then goes."""
     source = raw.random_buffer(sizes[0])
     cache = bench.directory / f"first-{step}"
-    with node(cache, remote=remote.endpoint) as service, Client(service.url) as client:
+    with node(cache, remote=endpoint) as service, Client(service.url) as client:
         put_held(client, RUN, step, repeat(source, len(sizes)))
         seconds_until_durable(client, RUN, step)
 
 
-def _restored(
-    bench: Bench, remote: RunningSink, step: int, each: int, ranks: int, number: int
-) -> float:
-    """Return how long it takes until every rank has its shard, of a node that knows nothing."""
+def restore(
+    bench: Bench, endpoint: S3Endpoint, step: int, each: int, ranks: int, number: int
+) -> Moved:
+    """Return what it takes until every rank has its shard, of a node that knows nothing."""
     cache = bench.directory / f"cold-{step}-{number}"
     with (
-        node(cache, remote=remote.endpoint) as service,
+        node(cache, remote=endpoint) as service,
         _ranks(service.url, step, each, ranks) as started,
     ):
         settle()
         touch_memory(2 * each * ranks)  # for the copy on the disk, and for what ranks have
-        began = time.perf_counter()
+        pids = [service.pid, *service.drain_pids(), *(rank.pid for rank in started)]
+        used, began = processes.Used(pids), time.perf_counter()
         for rank in started:
             assert rank.stdin is not None
             rank.stdin.write("\n")
@@ -114,9 +116,9 @@ def _restored(
         for rank in started:
             assert rank.stdout is not None
             float(rank.stdout.readline())
-        seconds = time.perf_counter() - began
+        moved = Moved(time.perf_counter() - began, used.cpu_seconds())
     shutil.rmtree(cache)  # or the next would get memory that nobody has touched, which is slower
-    return seconds
+    return moved
 
 
 @contextmanager
@@ -159,7 +161,7 @@ def _ranged(remote: RunningSink, size_bytes: int) -> float:
     return float(done.stdout)
 
 
-def _files(folder: Path, each: int, count: int) -> list[Path]:
+def files(folder: Path, each: int, count: int) -> list[Path]:
     folder.mkdir()
     data = raw.random_buffer(each)
     paths = [folder / f"file-{number}" for number in range(count)]

@@ -8,7 +8,6 @@ from benchmarks.drain.link import Shape
 from benchmarks.scratch import Bench
 
 SLOW = Shape(each=8e6, latency=0.035)
-WHOLE = Shape(each=8e6, latency=0.035, whole=True)  # as behind nginx with its defaults
 
 
 @dataclass(frozen=True, slots=True)
