@@ -28,7 +28,7 @@ from tests.fakes.access import TOKEN
 from tests.fakes.memory_objects import MemoryObjects
 from tests.integration.serving import received, serving
 
-SECONDS = 20.0
+SECONDS = 60.0
 MOUNT = Mount("data", "bucket", "train/")
 REGION = "us-east-1"
 

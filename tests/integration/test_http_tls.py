@@ -9,7 +9,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from cachetier.errors import ConfigError
 from cachetier.tls import Tls, TlsFiles
 from tests.fakes.access import BEARER
 from tests.integration.certificates import Authority, Issued
-from tests.integration.serving import Served, serving
+from tests.integration.serving import SECONDS, Served, serving
 
 LOCALHOST = ("127.0.0.1", 0)
 
@@ -52,7 +52,7 @@ def trusting(authority: Authority, issued: Issued | None = None) -> ssl.SSLConte
 
 def asked(port: int, context: ssl.SSLContext, path: str = "/livez") -> tuple[int, bytes, Any]:
     """Ask on a new connection; return status, body and what the certificate shown there says."""
-    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=10)
+    connection = http.client.HTTPSConnection("127.0.0.1", port, context=context, timeout=SECONDS)
     try:
         connection.request("GET", path)
         shown = connection.sock.getpeercert()
@@ -64,9 +64,11 @@ def asked(port: int, context: ssl.SSLContext, path: str = "/livez") -> tuple[int
 
 
 @contextmanager
-def opened(files: TlsFiles, app: Any, told: list[str | None] | None = None) -> Iterator[int]:
+def opened(
+    files: TlsFiles, app: Any, told: list[str | None] | None = None, *, seconds: float = 600.0
+) -> Iterator[int]:
     tls = Tls(files, (told if told is not None else []).append)
-    limits = RequestLimits(header_seconds=0.5)
+    limits = RequestLimits(header_seconds=seconds)
     server = HttpServer("http", LOCALHOST, app, limits=limits, tls=tls)
     server.start()
     try:
@@ -76,7 +78,7 @@ def opened(files: TlsFiles, app: Any, told: list[str | None] | None = None) -> I
 
 
 def until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + SECONDS
     while not reached():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -147,12 +149,12 @@ def test_a_disk_that_hangs_holds_up_no_connection_that_is_there(
 
         def hang(_files: TlsFiles) -> None:
             hangs.set()
-            assert goes_on.wait(10)
+            assert goes_on.wait(SECONDS)
 
         with monkeypatch.context() as patched:
             patched.setattr(TlsFiles, "signature", hang)
             with socket.create_connection(("127.0.0.1", port)):
-                assert hangs.wait(10)
+                assert hangs.wait(SECONDS)
                 there.request("GET", "/")
                 assert there.getresponse().status == 200
                 goes_on.set()
@@ -180,11 +182,14 @@ def test_a_certificate_that_soon_expires_is_a_warning(authority: Authority) -> N
 
 def test_silent_handshakes_end_and_keep_nobody_out(authority: Authority) -> None:
     issued = authority.issue("node")
-    with opened(TlsFiles(issued.certificate, issued.key), names_peer) as port:
-        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+    files = TlsFiles(issued.certificate, issued.key)
+    with opened(files, names_peer) as port, ExitStack() as held:
+        for _ in range(50):
+            held.enter_context(socket.create_connection(("127.0.0.1", port)))
         assert asked(port, trusting(authority))[0] == 200
-        for each in silent:
-            each.settimeout(5)
+    with opened(files, names_peer, seconds=0.5) as port:
+        for each in [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]:
+            each.settimeout(SECONDS)
             assert each.recv(100) == b""
             each.close()
 

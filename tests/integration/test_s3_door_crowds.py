@@ -16,7 +16,7 @@ from cachetier.doors.http.limits import RequestLimits
 from tests.integration.s3door import DoorServed, door_over
 
 GREEDY = Principal("greedy", Role.WRITE)
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture
