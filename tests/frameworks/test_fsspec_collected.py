@@ -111,7 +111,7 @@ def test_a_file_that_is_open_at_the_programs_end_is_kept_or_told_of(
 ) -> None:
     program = f"""
 import fsspec
-fs = fsspec.filesystem("cachetier", service_url={node.url!r}, timeout_seconds=2)
+fs = fsspec.filesystem("cachetier", service_url={node.url!r}, timeout_seconds=60)
 file = fs.open("run/7/a", "wb")
 file.write(b"weights")
 if {full}:

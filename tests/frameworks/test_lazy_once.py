@@ -244,7 +244,7 @@ def test_closing_waits_no_longer_than_the_gate(monkeypatch: pytest.MonkeyPatch) 
     def store(_part: Any, _name: str, state: Any, _deadline: Any, **_: Any) -> Any:
         state.snapshot.all_copied()
         state.snapshot.ended(None)
-        return durable.wait(5)
+        return durable.wait(SECONDS)
 
     monkeypatch.setattr(lazy, "store", store)
     trained = Trained((100,))
