@@ -16,7 +16,13 @@ from cachetier.config.types import FLAG
 Flags = dict[str, Any]
 Verb = Callable[..., None]
 
-OF_REMOTE = ("remote", "remote_endpoint", "remote_region", "remote_verify")
+OF_REMOTE = (
+    "remote",
+    "remote_endpoint",
+    "remote_region",
+    "remote_verify",
+    "remote_addressing_style",
+)
 _CONFIG = Annotated[
     Path | None,
     typer.Option("--config", help="Settings file; default CACHETIER_CONFIG, ./cachetier.toml."),

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
-from cachetier.doctor import disk, node, remote
+from cachetier.doctor import dialect, disk, node, remote
 from cachetier.doctor.findings import CheckResult, State, skipped, warn
 from cachetier.doctor.probe import NotTriedError, Probe
 from cachetier.doctor.refusals import judge_refusal
 from cachetier.doctor.subject import Subject
 from cachetier.errors import CachetierError, InvalidRequestError
 from cachetier.nearest import nearest
+from cachetier.remote.settings import RemoteSettings
 
 OfNode = Callable[[Subject], CheckResult]
 OfRemote = Callable[[Probe, Subject], CheckResult]
@@ -59,12 +60,22 @@ NODE_CHECKS = (
 )
 REMOTE_CHECKS = (
     RemoteCheck("credentials", remote.check_credentials),
+    RemoteCheck("addressing", dialect.check_addressing),
     RemoteCheck("reach", remote.check_reach, "s3:ListBucket"),
     RemoteCheck("clock", remote.check_clock, "s3:ListBucket"),
     RemoteCheck("put", remote.check_put, "s3:PutObject"),
     RemoteCheck("read", remote.check_read, "s3:GetObject"),
     RemoteCheck("at-rest", remote.check_at_rest, "s3:GetObject"),
     RemoteCheck("list", remote.check_list, "s3:ListBucket"),
+    RemoteCheck("metadata", dialect.check_metadata, "s3:GetObject"),
+    RemoteCheck("missing", dialect.check_missing, "s3:GetObject"),
+    RemoteCheck("keys", dialect.check_keys, "s3:PutObject"),
+    RemoteCheck("order", dialect.check_order, "s3:ListBucket"),
+    RemoteCheck("lengths", dialect.check_lengths, "s3:GetObject"),
+    RemoteCheck("body-limit", dialect.check_body_limit),
+    RemoteCheck("buffering", dialect.check_buffering),
+    RemoteCheck("expect", dialect.check_expect),
+    RemoteCheck("connections", dialect.check_connections),
     RemoteCheck("conditional", remote.check_conditional, "s3:PutObject"),
     RemoteCheck("checksum", remote.check_checksum, "s3:PutObject"),
     RemoteCheck("multipart", remote.check_multipart, "s3:PutObject"),
@@ -75,7 +86,15 @@ REMOTE_CHECKS = (
     RemoteCheck("versioning", remote.check_versioning, "s3:GetBucketVersioning"),
 )
 # Without one of these nothing else can be said of a remote.
-FIRST = frozenset({"credentials", "reach"})
+FIRST = frozenset({"credentials", "addressing", "reach"})
+# No waiting mends what these find, and nothing would become durable.
+LASTING = (
+    dialect.check_metadata,
+    dialect.check_missing,
+    dialect.check_keys,
+    dialect.check_body_limit,
+    remote.check_conditional,
+)
 GROUPS = ("node", "disk", "remote")
 NAMES = (*(check.name for check in NODE_CHECKS), *(check.name for check in REMOTE_CHECKS))
 
@@ -112,6 +131,23 @@ def examine(subject: Subject, names: Collection[str] = NAMES) -> Generator[tuple
         with closing(_examined(Probe(settings), subject, names)) as found:
             for finding in found:
                 yield "remote", replace(finding, remote=settings.name)
+
+
+def lasting_fault(settings: RemoteSettings) -> CheckResult | None:
+    """Return how a remote differs from S3 so that it is of no use; None if it is not known to.
+
+    A call that fails is no such difference.
+    """
+    probe = Probe(settings)
+    try:
+        for check in LASTING:
+            with suppress(NotTriedError, CachetierError):
+                finding = check(probe)
+                if finding.state is State.FAIL:
+                    return finding
+    finally:
+        probe.clean()
+    return None
 
 
 def _examined(probe: Probe, subject: Subject, names: Collection[str]) -> Generator[CheckResult]:

@@ -135,7 +135,7 @@ class Probe:
                 continue
             left.append(f"{key} (upload {upload_id})")
         listed = self._listed()
-        for key in sorted(self._keys if listed is None else listed):
+        for key in sorted(self._keys | (listed or set())):  # a store may list other keys than ours
             try:
                 self.store.delete(key)
             except RemoteError:

@@ -80,6 +80,7 @@ def reason_of(error: CachetierError, remote: RemoteSettings, right: str = "") ->
     if code in _DENIED:
         fix = f"Allow {right or 'the call'} on {arn_of(remote, right)}, or as the store words it."
         if right == "s3:ListBucket":
+            fix += " Requests without a prefix need it too (StringLikeIfExists)."
             fix += " Without it no step is found there, nor what other nodes hold or deleted."
         return f"access denied: {right or code}", fix
     if code in _UNKNOWN_CALL:

@@ -42,6 +42,7 @@ class Subject:
     promised_bytes: int = 0
     skip_remote: bool = False
     sync_seconds: float = 1.5
+    pause_seconds: float = 2.0
     write_bytes: int = 512 << 20
     remembered: dict[str, Any] = field(default_factory=dict)
 

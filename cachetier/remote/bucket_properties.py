@@ -63,6 +63,28 @@ class Inquiry:
         with translated_errors("list_objects_v2", None):
             self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
 
+    def listed(self, prefix: str, after: str = "") -> list[str]:
+        """Return the keys under ``prefix`` in the order of the store, up to a page of them."""
+        begin: Any = {"StartAfter": after} if after else {}
+        with translated_errors("list_objects_v2", None):
+            answer = self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, **begin)
+        return [each["Key"] for each in answer.get("Contents", ())]
+
+    def without_length(self, key: str) -> list[str]:
+        """Return which of HEAD and GET of an object do not say how long the answer is."""
+        with translated_errors("get_object", key):
+            got = self._client.get_object(Bucket=self._bucket, Key=key)
+            got["Body"].read()
+            head = self._client.head_object(Bucket=self._bucket, Key=key)
+        answers: dict[str, Any] = {"HEAD": head, "GET": got}
+        return [name for name, answer in answers.items() if "ContentLength" not in answer]
+
+    def url_of(self, key: str) -> str:
+        """Return where an object is, without a signature."""
+        where = {"Bucket": self._bucket, "Key": key}
+        signed = self._client.generate_presigned_url("put_object", Params=where)
+        return str(signed).partition("?")[0]
+
     def at_rest(self, key: str) -> AtRest:
         """Return how the store says that it keeps an object; it never tells a context."""
         with translated_errors("head_object", key):

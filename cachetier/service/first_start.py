@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
+from cachetier.doctor.checks import lasting_fault
 from cachetier.doctor.refusals import lower_cause_of, reason_of
 from cachetier.errors import ConfigError, RemoteError, RemoteRefusedError, TransientError
 from cachetier.local.recovery import CATALOG_NAME
@@ -47,11 +49,14 @@ _LASTING_CAUSES = ("SSLError", "NoCredentialsError", "PartialCredentialsError")
 def refuse_wrong_remote(settings: Settings) -> None:
     """Look at the remotes once, if ``cache_dir`` is new; each look takes up to twenty seconds.
 
+    What the durable one takes is tried with small objects, which are gone afterwards.
+
     A remote that cannot be reached, or may yet change its mind, is told in the log. A replica is
     not asked, as it may be away; but its profile is there, or the start ends.
 
     Raises:
-        ConfigError: The bucket, the region, the credentials or the certificate is wrong.
+        ConfigError: The bucket, the region, the credentials or the certificate is wrong, or nothing
+            would become durable with such a store or proxy.
     """
     if not _is_new(settings.cache_dir):
         return
@@ -80,7 +85,11 @@ def _is_new(cache_dir: Path) -> bool:
 
 
 def _ask(remote: RemoteSettings) -> None:
-    Inquiry(remote).look(remote.prefix)
+    inquiry = Inquiry(remote)
+    inquiry.look(remote.prefix)
+    fault = lasting_fault(replace(remote, addressing_style=inquiry.addressing_style))
+    if fault is not None:
+        raise ConfigError(f"{_named(remote)}: {fault.measured}", hint=fault.fix)
 
 
 def _look(remote: RemoteSettings, look: Callable[[RemoteSettings], object]) -> None:

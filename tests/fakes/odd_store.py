@@ -10,7 +10,7 @@ import hashlib
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -40,6 +40,7 @@ class Oddity:
         buffers: Whether it answers only when the whole body is there.
         proto: What it answers as.
         page: The most keys in one page.
+        idle_seconds: After how long a connection without a request is closed.
     """
 
     order: Literal["sorted", "hashed"] = "sorted"
@@ -55,6 +56,7 @@ class Oddity:
     buffers: bool = False
     proto: str = "HTTP/1.1"
     page: int = 1000
+    idle_seconds: float = 60.0
 
 
 @dataclass
@@ -109,6 +111,11 @@ def odd_store(oddity: Oddity) -> Iterator[OddStore]:
 
 class _Exchange(BaseHTTPRequestHandler):
     server: OddStore
+
+    def setup(self) -> None:
+        super().setup()
+        self.connection.settimeout(self.server.oddity.idle_seconds)
+
     query: dict[str, list[str]]
     key: str
 
@@ -123,6 +130,10 @@ class _Exchange(BaseHTTPRequestHandler):
         self._served()
 
     do_GET = do_HEAD = do_DELETE = do_POST = do_PUT  # noqa: N815
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # whoever begins a request may go
+            super().handle()
 
     def log_message(self, *_: object) -> None:
         pass

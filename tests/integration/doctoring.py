@@ -33,6 +33,7 @@ def patient(cache_dir: Path, *remotes: RemoteSettings, **change: Any) -> Subject
         drain_threads=1,
         block_copies=True,
         sync_seconds=0.1,
+        pause_seconds=0.1,
         write_bytes=8 << 20,
     )
     return replace(usual, **change)

@@ -14,15 +14,19 @@ from cachetier_client.deadline import Deadline
 from cachetier_client.fallback.direct.address import from_hello
 from cachetier_client.fallback.direct.requests import Requests
 
-from cachetier.errors import ObjectMissingError, RemoteRefusedError, TransientError
+from cachetier.config import settings as config
+from cachetier.doctor.findings import State
+from cachetier.errors import ConfigError, ObjectMissingError, RemoteRefusedError, TransientError
 from cachetier.remote import boto_client, reconnecting
 from cachetier.remote.addressing import FILE_NAME, found_style, keep_styles, with_style
 from cachetier.remote.boto_client import Credentials, connect
 from cachetier.remote.factory import open_store
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.remote.settings import RemoteSettings
-from cachetier.service.wiring import remote_for_clients
+from cachetier.service.first_start import refuse_wrong_remote
+from cachetier.service.wiring import remote_for_clients, remotes_of
 from tests.fakes.odd_store import BUCKET, Kept, Oddity, OddStore, odd_store
+from tests.integration.doctoring import found
 
 ANYBODY = Credentials("anybody", "believed")
 
@@ -272,3 +276,113 @@ def test_direct_saves_address_the_bucket_as_the_service_does() -> None:
         assert answer.status == 200
         assert server.hosts[-1].startswith(f"{BUCKET}.{NAMED}")
         assert "p/a" in server.objects
+
+
+# --- doctor, and the first start -----------------------------------------------------------------
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "anybody")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "believed")
+
+
+DIFFERENCES = [
+    (
+        Oddity(keeps_metadata=False),
+        "metadata",
+        State.FAIL,
+        "user metadata is dropped",
+        "x-amz-meta",
+    ),
+    (Oddity(missing=403), "missing", State.FAIL, "s3:ListBucket", "StringLikeIfExists"),
+    (Oddity(paths="plus"), "keys", State.FAIL, "with +", "pass on paths as they come"),
+    (Oddity(paths="merged"), "keys", State.WARN, "with //", "merge_slashes off"),
+    (Oddity(paths="decoded"), "keys", State.WARN, "with %2F", "pass on paths as they come"),
+    (Oddity(order="hashed"), "order", State.WARN, "not sorted", "No key is missed"),
+    (Oddity(start_after="refused"), "order", State.WARN, "cannot begin", "No key is missed"),
+    (Oddity(framing="chunked"), "lengths", State.WARN, "HEAD, GET", "HTTP/1.1"),
+    (Oddity(framing="until_close"), "lengths", State.WARN, "HEAD, GET", "HTTP/1.1"),
+    (Oddity(limit_bytes=1 << 20), "body-limit", State.FAIL, "1.0 MB", "client_max_body_size 0"),
+    (Oddity(limit_bytes=9 << 20), "body-limit", State.FAIL, "8.4 MB", "client_max_body_size 0"),
+    (Oddity(buffers=True), "buffering", State.OK, "whole bodies are taken", ""),
+    (Oddity(buffers=True), "expect", State.OK, "is not answered", ""),
+    (Oddity(proto="HTTP/1.0"), "connections", State.WARN, "of its own", "HTTP/1.1"),
+    (Oddity(idle_seconds=0.05), "connections", State.WARN, "closed at once", "time-out"),
+    (Oddity(conditions="refused"), "conditional", State.FAIL, "refused", "conditional_writes = fa"),
+]
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize(("oddity", "check", "state", "said", "fix"), DIFFERENCES)
+def test_doctor_tells_what_differs_and_what_to_do(
+    oddity: Oddity, check: str, state: State, said: str, fix: str
+) -> None:
+    with odd_store(oddity) as server:
+        remote = RemoteSettings("durable", BUCKET, "p", server.url, verify="readback")
+        finding = found(remote, [check])[check]
+        assert server.objects == {}
+    assert finding.state is state
+    assert said in finding.measured
+    assert fix in finding.fix
+
+
+@pytest.mark.usefixtures("keys")
+def test_doctor_finds_no_difference_in_a_store_that_has_none() -> None:
+    names = {row[1] for row in DIFFERENCES} | {"addressing"}
+    with odd_store(Oddity()) as server:
+        remote = RemoteSettings("durable", BUCKET, "p", server.url, verify="readback")
+        findings = found(remote, names)
+    assert {finding.state for finding in findings.values()} == {State.OK}
+    assert "before the whole body" in findings["buffering"].measured
+    assert findings["addressing"].measured == "the bucket's name stands in the path"
+
+
+@pytest.mark.usefixtures("keys")
+def test_doctor_does_not_blame_the_right_to_delete_for_that_to_list() -> None:
+    with odd_store(Oddity(missing=403)) as server:
+        remote = RemoteSettings("durable", BUCKET, "p", server.url, verify="readback")
+        findings = found(remote, ["missing", "delete"])
+    assert findings["delete"].state is State.OK
+    assert f"Allow s3:ListBucket on arn:aws:s3:::{BUCKET}" in findings["missing"].fix
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize(
+    ("oddity", "check", "state", "said", "fix"),
+    [row for row in DIFFERENCES if row[2] is State.FAIL],
+)
+def test_the_first_start_is_refused_where_nothing_would_become_durable(
+    oddity: Oddity, check: str, state: State, said: str, fix: str, tmp_path: Path
+) -> None:
+    del check, state
+    given = {"remote": f"s3://{BUCKET}/p", "remote_verify": "readback"}
+    with odd_store(oddity) as server:
+        given |= {"cache_dir": str(tmp_path / "new"), "remote_endpoint": server.url}
+        with pytest.raises(ConfigError) as refusal:
+            refuse_wrong_remote(config.load(given))
+        assert server.objects == {}
+        if oddity.conditions == "refused":
+            refuse_wrong_remote(config.load(given | {"conditional_writes": "off"}))
+    assert said in refusal.value.message
+    assert fix in refusal.value.hint
+
+
+@pytest.mark.usefixtures("keys", "names")
+def test_the_first_start_and_the_service_address_a_store_that_refuses_the_path(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with odd_store(Oddity(style="virtual")) as server:
+        remote = remote_at(server)
+        settings = config.load(
+            {
+                "cache_dir": str(tmp_path / "new"),
+                "remote": remote.url,
+                "remote_endpoint": remote.endpoint,
+                "remote_verify": "readback",
+            }
+        )
+        refuse_wrong_remote(settings)
+        assert not caplog.records
+        (found_remote,) = remotes_of(settings)
+    assert found_remote.addressing_style == "virtual"
