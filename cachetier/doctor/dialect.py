@@ -6,13 +6,11 @@ Some begin a PUT that nobody has signed and look at the first answer: no object 
 from __future__ import annotations
 
 import os
-import ssl
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from http.client import HTTPConnection, HTTPSConnection
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from cachetier_client.bucket_format.uploads import SAVE_KEY
 from cachetier_client.io.digests import digest_of
@@ -23,6 +21,9 @@ from cachetier.doctor.probe import NotTriedError, Probe
 from cachetier.doctor.refusals import judge_refusal
 from cachetier.doctor.subject import Subject
 from cachetier.errors import RemoteError, RemoteRefusedError, ThrottledError, TransientError
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
 
 LARGE_BYTES = 64 << 20  # as large as bodies that we send become
 BEGUN_BYTES = 1 << 20  # more than a server reads before it answers, less than nginx refuses
@@ -41,8 +42,8 @@ def check_addressing(probe: Probe, _subject: Subject) -> CheckResult:
 
 def check_metadata(probe: Probe, _subject: object = None) -> CheckResult:
     probe.needed_object()
-    key, said = probe.key("metadata"), {SAVE_KEY: "kept"}
-    probe.store.put(key, probe.small, digest=digest_of(probe.small), metadata=said)
+    key, metadata = probe.key("metadata"), {SAVE_KEY: "kept"}
+    probe.store.put(key, probe.small, digest=digest_of(probe.small), metadata=metadata)
     info = probe.store.head(key)
     if info is None or info.metadata.get(SAVE_KEY) != "kept":
         fix = f"{_PASSES.format('headers (x-amz-meta-*)')}, or use another gateway."
@@ -68,8 +69,10 @@ def check_keys(probe: Probe, _subject: object = None) -> CheckResult:
     if not ours + others:
         return ok("odd signs in keys come through")
     fix = f"{_PASSES.format('paths')}: nginx `proxy_pass` without a path, `merge_slashes off`."
-    said = f"keys are refused or changed with {', '.join(ours + others)}"
-    return fail(said, fix) if ours else warn(f"{said}: only clients of the S3 door have any", fix)
+    measured = f"keys are refused or changed with {', '.join(ours + others)}"
+    if ours:
+        return fail(measured, fix)
+    return warn(f"{measured}: only clients of the S3 door have any", fix)
 
 
 def _comes_back(probe: Probe, name: str) -> bool:
@@ -96,9 +99,9 @@ def check_order(probe: Probe, _subject: Subject) -> CheckResult:
         behind = []
     if keys == sorted(keys) and behind == keys[5:]:
         return ok("listings are sorted, and begin behind a key")
-    said = "cannot begin behind a key" if keys == sorted(keys) else "are not sorted"
+    difference = "cannot begin behind a key" if keys == sorted(keys) else "are not sorted"
     fix = "No key is missed, but each page at the S3 door reads all of them: keep prefixes small."
-    return warn(f"listings {said}", fix)
+    return warn(f"listings {difference}", fix)
 
 
 def check_lengths(probe: Probe, _subject: Subject) -> CheckResult:
@@ -126,9 +129,9 @@ def check_buffering(probe: Probe, subject: Subject) -> CheckResult:
 
 
 def check_expect(probe: Probe, subject: Subject) -> CheckResult:
-    said = _first_answer(probe, BEGUN_BYTES, expect=True, seconds=subject.pause_seconds)
-    known = f"is answered with {said[:3]}" if said else "is not answered"
-    return ok(f"`Expect: 100-continue` {known}; we never send it")
+    status = _first_answer(probe, BEGUN_BYTES, expect=True, seconds=subject.pause_seconds)
+    answer = f"is answered with {status[:3]}" if status else "is not answered"
+    return ok(f"`Expect: 100-continue` {answer}; we never send it")
 
 
 def check_connections(probe: Probe, subject: Subject) -> CheckResult:
@@ -175,6 +178,10 @@ def _connection(probe: Probe) -> Iterator[tuple[HTTPConnection, str]]:
     Raises:
         NotTriedError: It cannot be done so.
     """
+    import ssl
+    from http.client import HTTPConnection, HTTPSConnection
+    from urllib.request import getproxies, proxy_bypass
+
     parts = urlsplit(probe.inquiry.url_of(f"{probe.folder}unsigned"))
     host = parts.hostname or ""
     if parts.scheme in getproxies() and not proxy_bypass(host):
