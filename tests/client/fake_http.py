@@ -70,7 +70,7 @@ class FakeHttpService:
             yield self
         finally:
             server.shutdown()
-            thread.join(10)
+            thread.join(60)
             server.server_close()
 
     def door(self) -> type[Door]:

@@ -113,7 +113,7 @@ class FakeService:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
         self._threads.clear()
 
     def ids(self, op: str) -> list[Header]:
@@ -301,7 +301,7 @@ class FakeService:
 
     def do_read_block(self, frame: Frame) -> tuple[Header, bytes, int | None]:
         if self.asked_together is not None:
-            self.asked_together.wait(20.0)
+            self.asked_together.wait(60)
         self.blocks_until_restored -= 1
         header = {**frame.header, "restore": False}
         reply, body, descriptor = self.do_open(Frame(header, bytearray(), None))

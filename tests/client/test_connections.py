@@ -45,7 +45,7 @@ def answering_once(answer: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     finally:
-        thread.join(10)
+        thread.join(60)
 
 
 def test_a_service_that_is_not_there_is_waited_for_until_the_deadline(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_service_that_stays_stopping_is_told_so(service: FakeService) -> None:
 def test_a_service_that_does_not_answer_ends_at_the_deadline(
     service: FakeService, released: threading.Event
 ) -> None:
-    service.before["put"] = lambda: released.wait(10)
+    service.before["put"] = lambda: released.wait(60)
     with Client(service.url, run="a-run") as client:
         with pytest.raises(DeadlineError, match=r"within 0\.2 s"):
             client.put_shard(b"x", step=7, name="s", timeout_seconds=0.2)

@@ -19,7 +19,7 @@ from tests.faults.slices import share_of
 
 LINES = 1200
 LARGE = bytes(2 * BLOCK_BYTES)
-CALL_SECONDS = 20.0
+CALL_SECONDS = 60.0
 
 
 class Interruption:

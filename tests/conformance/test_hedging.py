@@ -17,7 +17,7 @@ from cachetier.testing.troubles import Fault, Trouble, nth
 
 PART = bytes(range(256)) * (5 << 12)  # 5 MiB, the least that S3 takes
 DIGEST = crc64nvme(PART)
-PATIENCE_SECONDS = 600.0  # longer than this test may take
+PATIENCE_SECONDS = 6000.0  # longer than this test may take
 
 
 @pytest.mark.parametrize("trouble", [Trouble.STALL, Trouble.TRICKLE])

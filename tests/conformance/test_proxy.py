@@ -177,7 +177,7 @@ def test_the_command_prints_its_port_strikes_as_told_and_says_so_at_its_end(
             store.get(folder + "a")
         assert store.get(folder + "a") == BODY
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         said = process.stdout.read()
 
     assert caught.value.retry_after_seconds == 3

@@ -121,10 +121,10 @@ class Tier:
             stdout=subprocess.DEVNULL,
             stderr=self._log,
         )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while not (self.cache_dir / "s").is_socket() or not self._answers():
             assert self._process.poll() is None, "the service ended while starting; see service.log"
-            assert time.monotonic() < deadline, "the service did not start within 30 s"
+            assert time.monotonic() < deadline, "the service did not start within 90 s"
             time.sleep(0.02)
 
     def _answers(self) -> bool:

@@ -46,7 +46,6 @@ def sync_steps(place: Path) -> list[int]:
     return [number for number, step in enumerate(trace, 1) if step.startswith("sync")]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.filterwarnings(PLANNED)
 def test_after_any_failed_sync_nothing_is_acknowledged_and_nothing_promised_is_lost(
     tmp_path: Path, request: pytest.FixtureRequest
@@ -230,7 +229,6 @@ def test_a_disk_too_full_to_extend_a_file_says_so_and_keeps_what_was_reserved(
 # --- a full disk, at every step -----------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.filterwarnings(PLANNED)
 def test_a_disk_that_is_full_at_any_step_refuses_cleanly_and_goes_on_once_there_is_room(
     tmp_path: Path, request: pytest.FixtureRequest

@@ -19,7 +19,6 @@ KILLS = 5
 ATTEMPTS = 15
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", share_of(range(20)))
 def test_nothing_acknowledged_is_lost_when_the_service_is_killed(
     slow_s3: S3Endpoint,

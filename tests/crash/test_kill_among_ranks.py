@@ -56,7 +56,6 @@ def all_are_acknowledged(acked: dict[tuple[int, str], int], step: int) -> bool:
     return len({name.partition("/")[0] for at, name in list(acked) if at == step}) == RANKS
 
 
-@pytest.mark.timeout(180)
 def test_small_puts_of_many_ranks_are_there_after_a_kill_if_they_were_acknowledged(
     slow_s3: S3Endpoint, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -84,7 +83,6 @@ def test_small_puts_of_many_ranks_are_there_after_a_kill_if_they_were_acknowledg
     count(request, "kills among small puts", KILLS)
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.parametrize("keep", ["on", "off"])
 def test_a_restore_that_was_killed_leaves_nothing_and_comes_whole_the_next_time(
     slow_s3: S3Endpoint, tmp_path: Path, keep: str, request: pytest.FixtureRequest

@@ -17,7 +17,6 @@ TABLES = ("object_uploads", "object_upload_parts", "objects")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", share_of(SEEDS))
 def test_no_object_that_was_promised_is_lost_when_the_power_goes_at_any_step(
     tmp_path: Path, seed: int, request: pytest.FixtureRequest
@@ -29,7 +28,6 @@ def test_no_object_that_was_promised_is_lost_when_the_power_goes_at_any_step(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", share_of(range(0, SHORT_LIVES, TOGETHER)))
 def test_no_object_is_lost_when_the_power_goes_in_a_short_life_of_any_calls(
     tmp_path: Path, first: int, request: pytest.FixtureRequest

@@ -56,7 +56,6 @@ RECORDS = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", share_of(SEEDS))
 def test_nothing_promised_is_lost_when_the_power_goes_at_any_step(
     tmp_path: Path, seed: int, request: pytest.FixtureRequest
@@ -68,7 +67,6 @@ def test_nothing_promised_is_lost_when_the_power_goes_at_any_step(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", share_of(range(0, SHORT_LIVES, TOGETHER)))
 def test_nothing_promised_is_lost_when_the_power_goes_in_a_short_life_of_any_calls(
     tmp_path: Path, first: int, request: pytest.FixtureRequest
@@ -80,7 +78,6 @@ def test_nothing_promised_is_lost_when_the_power_goes_in_a_short_life_of_any_cal
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", share_of(SEEDS_OF_STARTS))
 def test_nothing_promised_is_lost_when_the_power_goes_in_the_life_in_the_start_and_in_the_next(
     tmp_path: Path, seed: int, request: pytest.FixtureRequest

@@ -213,7 +213,6 @@ def _go_on_elsewhere(node: Node, put: str, gone: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("world", [overtaken_by_another, rolled_back])
 @pytest.mark.parametrize("seed", share_of(SEEDS))
 def test_what_is_newer_in_the_bucket_stays(

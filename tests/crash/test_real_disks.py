@@ -39,7 +39,6 @@ needs_xfs = pytest.mark.skipif(
 
 
 @needs_ext4
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", share_of(share_of(SEEDS_ON_EXT4)))
 def test_nothing_acknowledged_is_lost_when_the_power_of_ext4_goes(
     seed: int, request: pytest.FixtureRequest
@@ -49,7 +48,6 @@ def test_nothing_acknowledged_is_lost_when_the_power_of_ext4_goes(
 
 
 @needs_xfs
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", share_of(share_of(SEEDS_ON_XFS)))
 def test_nothing_acknowledged_is_lost_when_the_power_of_xfs_goes(
     seed: int, request: pytest.FixtureRequest

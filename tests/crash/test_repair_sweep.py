@@ -78,7 +78,6 @@ CASES = {
 }
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", CASES)
 def test_a_repair_that_is_killed_anywhere_is_repeated_and_ends_well(
     tmp_path: Path, name: str, request: pytest.FixtureRequest

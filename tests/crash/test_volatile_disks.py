@@ -27,7 +27,6 @@ pytestmark = [
     pytest.mark.skipif(
         not can_forget(), reason="needs root, /dev/fuse, loop devices and mkfs.ext4 of e2fsprogs"
     ),
-    pytest.mark.timeout(300),
 ]
 
 

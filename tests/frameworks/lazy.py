@@ -21,7 +21,7 @@ from torch import Tensor
 
 from tests.frameworks.shard_index import decode_index, index_length
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Tensor]:

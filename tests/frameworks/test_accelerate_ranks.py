@@ -18,7 +18,6 @@ pytestmark = [
         importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed"
     ),
     pytest.mark.soak,  # Lightning and transformers are killed in every run
-    pytest.mark.timeout(300),
 ]
 
 

@@ -243,6 +243,6 @@ def test_a_stager_that_is_closed_lets_nobody_wait() -> None:
     third.start()
     stager.close()
 
-    assert isinstance(failed.result(10), InvalidRequestError)
-    third.join(10)
+    assert isinstance(failed.result(60), InvalidRequestError)
+    third.join(60)
     del held

@@ -281,7 +281,7 @@ def test_many_saves_take_no_more_than_one(client: Client) -> None:
     left = set(threading.enumerate()) - before  # some are the service's
     ours = [each for each in left if each.name.startswith("cachetier-lazy")]
     for thread in ours:
-        thread.join(10)  # idle when the stager was closed, and on its way out
+        thread.join(60)  # idle when the stager was closed, and on its way out
     assert not [thread for thread in ours if thread.is_alive()]
     names = [each.name for each in left if each.name.startswith("cachetier") and each.is_alive()]
     assert len(names) <= 3, names  # the client's, for blocks

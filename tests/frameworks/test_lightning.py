@@ -22,7 +22,6 @@ pytestmark = [
         importlib.util.find_spec("lightning") is None, reason="lightning is not installed"
     ),
     pytest.mark.slow,
-    pytest.mark.timeout(300),
 ]
 
 ROOT = Path(__file__).parents[2]

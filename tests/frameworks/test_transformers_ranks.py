@@ -19,7 +19,6 @@ pytestmark = [
         importlib.util.find_spec("transformers") is None, reason="transformers is not installed"
     ),
     pytest.mark.slow,
-    pytest.mark.timeout(300),
 ]
 
 SCRIPT = "transformers_trainer.py"

@@ -31,7 +31,7 @@ FLAGS = (
     *("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server"),
     *("--disable-background-networking", "--host-resolver-rules=MAP rebound.example 127.0.0.1"),
 )
-SECONDS = 30.0
+SECONDS = 60.0
 
 expect.set_options(timeout=SECONDS * 1000)
 

@@ -220,15 +220,15 @@ class Node:
     def seal(self, ids: SaveIds) -> None:
         self.checkpoints.seal(ids, None)
 
-    def wait_durable(self, ids: SaveIds, timeout_seconds: float = 30.0) -> StepView:
+    def wait_durable(self, ids: SaveIds, timeout_seconds: float = 60.0) -> StepView:
         waited(self.checkpoints, ids.run, ids.step, None, Level.DURABLE, timeout_seconds)
         return self.checkpoints.step(ids.run, ids.step)[0]
 
-    def wait_until(self, reached: Callable[[], bool], timeout_seconds: float = 30.0) -> None:
+    def wait_until(self, reached: Callable[[], bool], timeout_seconds: float = 60.0) -> None:
         """Wait for something that may ring no bell."""
         assert self.changes.wait_for(reached, timeout_seconds, 0.02), self.state()
 
-    def wait_clean(self, ids: SaveIds, name: str, timeout_seconds: float = 30.0) -> None:
+    def wait_clean(self, ids: SaveIds, name: str, timeout_seconds: float = 60.0) -> None:
         waited(self.checkpoints, ids.run, ids.step, name, Level.DURABLE, timeout_seconds)
 
     def shard(self, ids: SaveIds, name: str) -> Shard | None:

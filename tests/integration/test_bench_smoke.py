@@ -28,7 +28,7 @@ WITHOUT_DEMO = [
     *(("bytes", name) for name in sorted(set(bytes_group.BENCHES) - TRAINED)),
     *(pytest.param("bytes", name, marks=pytest.mark.torch) for name in sorted(TRAINED)),
     *(
-        pytest.param("torch", name, marks=[pytest.mark.torch, pytest.mark.timeout(300)])
+        pytest.param("torch", name, marks=[pytest.mark.torch])
         for name in sorted(set(torch_group.BENCHES) - {"beside_s3", "gpu"})  # gpu: none without one
     ),
     *(pytest.param("console", name, marks=needs_chromium) for name in sorted(console.BENCHES)),
@@ -40,7 +40,6 @@ WITHOUT_DEMO = [
             name,
             marks=[
                 pytest.mark.torch,
-                pytest.mark.timeout(300),
                 pytest.mark.skipif(
                     importlib.util.find_spec("s3torchconnector") is None,
                     reason="s3torchconnector comes with `make bench`",

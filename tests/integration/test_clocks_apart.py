@@ -17,7 +17,7 @@ from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node
 
 AHEAD_SECONDS = 120.0
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class FastClock(SystemClock):

@@ -198,16 +198,16 @@ def test_a_shard_replaced_while_it_drains_ends_as_its_last_version(
     def upload_part(*arguments: object, **options: object) -> object:
         if objects.calls["upload_part"] == 0:
             objects.upload_part = original  # type: ignore[method-assign]
-            replace_at.wait(10)
-            replace_at.wait(10)
+            replace_at.wait(60)
+            replace_at.wait(60)
         return original(*arguments, **options)  # type: ignore[arg-type]
 
     objects.upload_part = upload_part  # type: ignore[method-assign,assignment]
     with node.draining():
-        replace_at.wait(10)
+        replace_at.wait(60)
         node.put(IDS, "large", second)
         node.seal(IDS)
-        replace_at.wait(10)
+        replace_at.wait(60)
         node.wait_durable(IDS)
 
     assert objects.get(node.key(IDS, "large")) == second
@@ -226,12 +226,12 @@ def test_a_shard_deleted_after_it_was_sent_leaves_nothing_behind(
     def head(key: str) -> object:
         if key.endswith("/small") and not sent.is_set():
             sent.set()
-            go_on.wait(10)
+            go_on.wait(60)
         return original(key)
 
     objects.head = head  # type: ignore[method-assign,assignment]
     with node.draining():
-        assert sent.wait(10)
+        assert sent.wait(60)
         assert original(node.key(IDS, "small")) is not None
         node.checkpoints.delete_shard("run", 7, "small")
         go_on.set()

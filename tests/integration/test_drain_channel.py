@@ -109,7 +109,7 @@ def test_an_answer_may_carry_bytes_and_a_descriptor(pair: Pair) -> None:
     assert replace(reply, descriptor=None) == opened()
     assert os.read(reply.descriptor, 100) == b"through"
     os.close(reply.descriptor)
-    deadline = time.monotonic() + 10  # the thread that answers closes it once it has sent it
+    deadline = time.monotonic() + 60  # the thread that answers closes it once it has sent it
     while _is_open(reader, pipe):
         assert time.monotonic() < deadline, "serve keeps a descriptor that it gave away"
         time.sleep(0.001)
@@ -152,7 +152,7 @@ def test_an_answer_that_is_too_large_is_refused_and_the_channel_lives(pair: Pair
 def test_serve_wakes_the_drain(pair: Pair) -> None:
     pair.serve.wake()
 
-    assert pair.woken.wait(10)
+    assert pair.woken.wait(60)
 
 
 def test_what_is_told_needs_no_answer(pair: Pair) -> None:
@@ -168,7 +168,7 @@ def test_nobody_waits_for_an_end_that_is_gone(pair: Pair, end: str) -> None:
 
     def hang(_request: object) -> None:
         hanging.set()
-        pair.woken.wait(10)
+        pair.woken.wait(60)
 
     pair.answer = hang
     failures: list[Exception] = []
@@ -181,9 +181,9 @@ def test_nobody_waits_for_an_end_that_is_gone(pair: Pair, end: str) -> None:
 
     thread = threading.Thread(target=ask)
     thread.start()
-    assert hanging.wait(10)
+    assert hanging.wait(60)
     getattr(pair, end).close()
-    thread.join(10)
+    thread.join(60)
     pair.woken.set()
 
     assert len(failures) == 1

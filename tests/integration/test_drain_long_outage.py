@@ -93,7 +93,6 @@ def outage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Outage]:
     started.node.close()
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("error", [TransientError, RemoteRefusedError])
 def test_nobody_notices_an_outage_and_it_is_made_up_for_at_once(
     outage: Outage, error: type[RemoteError], request: pytest.FixtureRequest
@@ -121,7 +120,6 @@ def test_nobody_notices_an_outage_and_it_is_made_up_for_at_once(
     count(request, "simulated seconds of outage", OUTAGE_SECONDS)
 
 
-@pytest.mark.timeout(300)
 def test_a_remote_that_comes_and_goes_for_half_an_hour_gets_everything(
     outage: Outage, request: pytest.FixtureRequest
 ) -> None:

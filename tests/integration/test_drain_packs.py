@@ -22,7 +22,7 @@ from tests.integration.test_drain_damage import damage, data_file
 
 IDS = SaveIds("run", 7, "save-1")
 LARGE = 2 << 20
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from cachetier_client import Client
 from tests.integration.needs import needs_weed
 
 ROOT = Path(__file__).parents[2]
-STOP_SECONDS = 20.0
+STOP_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -136,7 +136,6 @@ def test_the_steady_job_goes_on_while_s3_is_away(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.timeout(300)
 def test_fsdp_training_goes_on_from_its_last_save_as_if_it_had_never_ended(dev_url: str) -> None:
     def trained(run: str, steps: int) -> list[str]:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
@@ -162,7 +161,6 @@ def test_fsdp_training_goes_on_from_its_last_save_as_if_it_had_never_ended(dev_u
 
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @needs_weed
 def test_the_near_tier_gives_back_what_it_shows(tmp_path: Path) -> None:
     done = subprocess.run(

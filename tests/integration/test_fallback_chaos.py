@@ -44,7 +44,6 @@ class Flaky:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)  # a dozen starts of a service
 def test_every_step_that_was_sealed_is_published_bit_for_bit(past: Place) -> None:
     chance = random.Random(1)
     expected: dict[int, dict[str, bytes]] = {}

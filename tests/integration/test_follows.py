@@ -30,7 +30,7 @@ from tests.integration.drain_node import Node as DrainNode
 from tests.integration.serving import node_settings, running
 from tests.integration.two_remotes import until
 
-SECONDS = 30.0
+SECONDS = 60.0
 SAVE = {"world_size": 2, "save_id": "one"}
 
 

@@ -27,7 +27,7 @@ from tests.stateful.node import Node
 
 LARGE = os.urandom(9 << 20)
 RANK: dict[str, Any] = {"rank": 0, "world_size": 1, "save_id": "one"}
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 class TmpfsDisk:

@@ -37,7 +37,6 @@ def service(tmp_path: Path) -> Iterator[Node]:
         yield started
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.skipif(not everything(), reason="writes 64 GiB: make faults PART=memory")
 def test_sixty_four_gibibytes_of_puts_stay_within_the_cap(
     service: Node, request: pytest.FixtureRequest

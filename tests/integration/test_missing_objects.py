@@ -35,7 +35,7 @@ from tests.integration.drain_node import (
 )
 from tests.integration.serving import serving
 
-SECONDS = 30.0
+SECONDS = 60.0
 LARGE = patterned(200_000)
 NAMES = ("a", "b")
 

@@ -32,7 +32,6 @@ from tests.integration.needs import needs_weed
 pytestmark = [
     needs_weed,
     pytest.mark.slow,
-    pytest.mark.timeout(240),
 ]
 
 MIB = 1 << 20

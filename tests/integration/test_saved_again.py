@@ -16,7 +16,7 @@ from cachetier.model.policy import Policy
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node
 
-SECONDS = 30.0
+SECONDS = 60.0
 FIRST, SECOND = SaveIds("run", 5, "first"), SaveIds("run", 5, "second")
 
 

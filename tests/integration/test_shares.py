@@ -91,7 +91,7 @@ def node() -> Iterator[Tenants]:
 
 
 def until(reached: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 20
+    ends_at = time.monotonic() + 60
     while not reached():
         assert time.monotonic() < ends_at
         time.sleep(0.01)

@@ -143,7 +143,7 @@ class Door:
         while self.door.connections:
             threads = [visitor.thread for visitor in self.door._visitors]
             for thread in threads:
-                thread.join(20)
+                thread.join(60)
                 assert not thread.is_alive()
         return self.is_empty()
 

@@ -25,7 +25,7 @@ from tests.fakes.fake_clock import FakeClock
 from tests.integration.serving import Served, serving
 from tests.integration.trainer import MARKER, MIB, on_disk, save, stored
 
-SECONDS = 30.0
+SECONDS = 60.0
 LARGE = noise(5 * MIB)
 Adopt = Callable[[str, int, str], list[Receipt]]
 

@@ -19,7 +19,7 @@ from tests.integration.two_remotes import Node, Site, site
 from tests.operate.prometheus import Prometheus, adapted, prometheus
 
 TOKEN = "t" * 40
-SECONDS = 45.0
+SECONDS = 60.0
 
 
 class JumpingClock(SystemClock):

@@ -16,7 +16,6 @@ from tests.soak.moving import MovingSoak
 @needs_weed
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_a_short_round_of_load_and_faults_breaks_no_promise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -30,7 +29,6 @@ def test_a_short_round_of_load_and_faults_breaks_no_promise(
 @needs_weed
 @pytest.mark.soak
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_jobs_that_move_between_services_that_die_are_told_and_never_restore_a_mix(
     tmp_path: Path,
 ) -> None:

@@ -39,7 +39,7 @@ from tests.stateful.node import Node
 from tests.stateful.object_node import MOUNT
 from tests.stateful.unsynced import unsynced
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 NODES, NAMES = (0, 1), ("a", "b/c", "latest")
 CHANGES: tuple[Operation, ...] = ("put", "delete", "upload_part", "complete_upload")

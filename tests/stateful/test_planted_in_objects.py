@@ -15,7 +15,7 @@ from cachetier.local.catalog import object_uploads, objects
 from cachetier.model.objects import piece_name
 from tests.stateful.test_objects import SLOW, TwoNodes
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 LIVES = settings(
     SLOW, phases=(Phase.generate,), print_blob=False, report_multiple_bugs=False

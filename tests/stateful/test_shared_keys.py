@@ -29,7 +29,6 @@ def vfs() -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", share_of(SEEDS))
 def test_three_nodes_that_share_keys_keep_what_was_acknowledged_last(
     tmp_path: Path, vfs: str, seed: int, request: pytest.FixtureRequest

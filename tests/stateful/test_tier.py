@@ -47,7 +47,7 @@ from tests.stateful.model import DELETED, OK, OPEN, Model, ModelSave
 from tests.stateful.node import Node
 from tests.stateful.unsynced import unsynced
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow]
 
 RUNS, STEPS, RANKS, NAMES = ("alpha", "beta"), (1, 2), (0, 1), ("a", "b/c")
 WORLD_SIZE = len(RANKS)

@@ -43,7 +43,6 @@ def vfs() -> Iterator[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", share_of(SEEDS))
 def test_two_nodes_keep_their_promises_in_a_larger_world(
     tmp_path: Path, vfs: str, seed: int, request: pytest.FixtureRequest

@@ -41,7 +41,7 @@ def test_a_bar_shows_bytes_of_their_total_while_the_work_goes_on(
         return bars.HowFar("export train/7", 3_000_000, 6_000_000)
 
     with bars.bytes_shown(False, how_far):
-        assert looked.wait(5)
+        assert looked.wait(60)
     assert "export train/7" in terminal.getvalue()
     assert "/6.0 MB" in terminal.getvalue()
 
@@ -57,7 +57,7 @@ def test_a_line_follows_the_steps_of_the_work(monkeypatch: pytest.MonkeyPatch) -
 
     with bars.line_shown(False, text):
         line.step("round 1 of 3")
-        assert looked.wait(5)
+        assert looked.wait(60)
     assert "measuring round 1 of 3" in terminal.getvalue()
 
 

@@ -21,7 +21,7 @@ def test_what_somebody_who_was_cut_off_asked_for_is_undone() -> None:
         pools, release, undone = Pools(), threading.Event(), threading.Event()
 
         def begin() -> str:
-            assert release.wait(10)
+            assert release.wait(60)
             return "stage"
 
         asked = asyncio.create_task(pools.owned(lambda _stage: undone.set(), begin))
@@ -42,7 +42,7 @@ def test_what_uses_a_thing_ends_before_the_thing_is_closed() -> None:
         used: list[str] = []
 
         def use() -> None:
-            assert release.wait(10)
+            assert release.wait(60)
             used.append("used")
 
         async def cut_off() -> None:
@@ -86,7 +86,7 @@ def test_one_principal_does_not_take_the_last_thread(pool: str, cut_off: bool) -
 
         def wait(name: str) -> bool:
             began[name].release()
-            return release.wait(10)
+            return release.wait(60)
 
         def ask(name: str) -> asyncio.Future[bool]:
             with working_for(None, Caller(Principal(name, Role.WRITE))):

@@ -49,7 +49,7 @@ def test_a_change_above_the_high_watermark_makes_room(space: Space) -> None:
     try:
         assert space.try_reserve(60)
         changes.ring()
-        assert evictor.asked.wait(10)
+        assert evictor.asked.wait(60)
     finally:
         keeping.stop(5)
     assert freed == [60]
@@ -112,7 +112,7 @@ def test_a_round_that_fails_is_told_unless_all_is_being_closed(
     class HangingEvictor(CountingEvictor):
         def make_room(self) -> int:
             self.asked.set()
-            assert closed.wait(10)
+            assert closed.wait(60)
             raise OSError("what it needs is closed")
 
     changes, closed, evictor = Changes(SystemClock()), threading.Event(), HangingEvictor(space)
@@ -122,7 +122,7 @@ def test_a_round_that_fails_is_told_unless_all_is_being_closed(
     keeping.start()
     assert space.try_reserve(60)
     changes.ring()
-    assert evictor.asked.wait(10)
+    assert evictor.asked.wait(60)
     if stopped:
         keeping.stop(0)
     closed.set()

@@ -46,19 +46,19 @@ def test_no_more_calls_are_under_way_than_the_pace_allows() -> None:
     class Slow(MemoryObjectStore):
         def head(self, key: str) -> None:
             entered.set()
-            assert leave.wait(10)
+            assert leave.wait(60)
 
     pace = Pace(1)
     store = PacedObjectStore(Slow(), pace, FakeClock())
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(store.head, "a")
-        assert entered.wait(10)
+        assert entered.wait(60)
         second = threads.submit(store.head, "b")
         assert pace.state().in_flight == 1
         assert not second.done()
         leave.set()
-        first.result(10)
-        second.result(10)
+        first.result(60)
+        second.result(60)
     assert pace.state().in_flight == 0
 
 
@@ -89,5 +89,5 @@ def test_a_crowd_that_waits_does_not_look_at_every_turn() -> None:
     store = PacedObjectStore(MemoryObjectStore(), Counting(1), FakeClock())
     with ThreadPoolExecutor(calls) as threads:
         for asked in [threads.submit(store.head, "a") for _ in range(calls)]:
-            asked.result(10)
+            asked.result(60)
     assert len(looks) <= 4 * calls

@@ -13,17 +13,17 @@ def test_places_that_become_more_are_taken() -> None:
 
     def work(item: int) -> int:
         begun.release()
-        assert end.acquire(timeout=10)
+        assert end.acquire(timeout=60)
         return item
 
     with ThreadPoolExecutor(9) as threads:
         turns = Turns(lambda: places[0])
         whole = threads.submit(turns.each, threads, work, range(8))
         for _ in range(3):  # one more than fit
-            assert begun.acquire(timeout=10)
+            assert begun.acquire(timeout=60)
         assert not begun.acquire(blocking=False)
         places[0] = 8
         for _ in range(5):
-            assert begun.acquire(timeout=10)
+            assert begun.acquire(timeout=60)
         end.release(8)
-        assert sorted(whole.result(10)) == list(range(8))
+        assert sorted(whole.result(60)) == list(range(8))

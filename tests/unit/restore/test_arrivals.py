@@ -23,7 +23,7 @@ IDS = SaveIds("run", 1, "save", 0, 1)
 BLOCKS = 2 * RANGE_BLOCKS + 1
 DATA = b"".join(bytes([number + 1]) * BLOCK_BYTES for number in range(BLOCKS - 1)) + b"tail"
 ALL = set(range(BLOCKS))
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Gate:

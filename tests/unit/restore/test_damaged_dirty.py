@@ -30,7 +30,7 @@ from tests.stateful.reading import whole
 
 IDS = SaveIds("run", 1, "save", 0, 1)
 DATA = bytes(range(256)) * 400
-SECONDS = 1.0
+SECONDS = 60.0
 
 
 class Damaged:

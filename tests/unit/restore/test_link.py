@@ -38,7 +38,7 @@ def test_pieces_come_at_once_and_lie_where_they_belong(
 
     def read_with_others(key: str, start: int, into: Into, etag: str | None = None) -> None:
         if start < 4 * PIECE_BYTES:
-            together.wait(20.0)
+            together.wait(60)
         read_into(key, start, into, etag)
 
     objects.read_into = read_with_others  # type: ignore[method-assign]

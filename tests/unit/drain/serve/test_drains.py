@@ -32,7 +32,7 @@ class OneDrain:
 
     def stop(self, grace_seconds: float) -> None:
         if self._others is not None:
-            self._others.wait(5.0)
+            self._others.wait(60.0)
         self.heard.append(f"stop {grace_seconds:g}")
 
     def hurry(self, run: str | None, step: int | None) -> None:
