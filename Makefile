@@ -21,7 +21,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium xfs helm acceptance demo near bench paired frameworks s3clients site changelog release-check docs house serve dev wheels lock sbom audit digests targets clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house serve dev wheels lock sbom audit digests targets clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -87,6 +87,9 @@ frameworks: setup  ## Test each framework in an environment of its own (ONLY=ray
 s3clients: setup  ## Test each client of S3 through the door, likewise (ONLY=awscli); writes docs/s3clients-results.json
 	@$(PY) -m tools.frameworks --of s3clients $(if $(ONLY),--only $(ONLY)) $(ARGS)
 
+stores: setup  ## Run conformance, faults and order against other S3 servers (ONLY=rclone, ARGS='--part order'); writes docs/stores-results.json
+	@$(PY) -m tests.stores $(if $(ONLY),--only $(ONLY)) $(ARGS)
+
 site: setup $(STAMPS)/release  ## Build the pages as a site in build/site; a dead link ends it
 	@$(PY) -m tools.site $(VENV)/release/bin/zensical
 
@@ -126,11 +129,11 @@ lock: $(STAMPS)/venv  ## Resolve requirements/*.txt again (UPGRADE=1: to the new
 	@echo "torch; sys_platform == 'none'" > $(STAMPS)/without-torch.txt
 	@$(COMPILE) --output-file requirements/frameworks.txt --constraint requirements/dev.txt \
 	    --override $(STAMPS)/without-torch.txt --no-emit-package torch requirements/frameworks.in
-	@for list in $(filter-out %/megatron.in,$(wildcard requirements/frameworks/*.in requirements/s3clients/*.in)); do \
+	@for list in $(filter-out %/megatron.in,$(wildcard requirements/frameworks/*.in requirements/s3clients/*.in requirements/stores/*.in)); do \
 	    $(COMPILE) --no-deps --no-annotate --output-file "$${list%.in}.txt" "$$list" || exit; done
 	@$(subst 3.11,3.12,$(COMPILE)) --no-deps --no-annotate \
 	    --output-file requirements/frameworks/megatron.txt requirements/frameworks/megatron.in
-	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt requirements/frameworks/*.txt requirements/s3clients/*.txt requirements/s3clients/*/*.json
+	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt requirements/frameworks/*.txt requirements/s3clients/*.txt requirements/stores/*.txt requirements/s3clients/*/*.json
 
 sbom: $(STAMPS)/audit  ## Write build/sbom.json, a CycloneDX list of what the image installs, and validate it
 	@mkdir -p build

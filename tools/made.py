@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import cli_page, config_page, logs_page, metrics_page, share, versions
+from tools import cli_page, config_page, logs_page, metrics_page, share, stores_page, versions
 from tools.dashboards import files as dashboards
 from tools.helm import chart as helm_chart
 
@@ -16,6 +16,7 @@ MAKERS: tuple[Callable[[], dict[Path, str]], ...] = (
     metrics_page.documents,
     helm_chart.documents,
     share.documents,
+    stores_page.documents,
     versions.documents,
     dashboards.documents,
 )

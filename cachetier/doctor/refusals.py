@@ -14,7 +14,15 @@ _ELSEWHERE = "the bucket is in another region", "Set remote_region to the bucket
 _KMS_KEY = "Enable it, or correct remote_kms_key: it lies in the bucket's region."
 _BY_CODE = {
     "InvalidAccessKeyId": ("the store does not know the access key", _KEYS),
-    "SignatureDoesNotMatch": ("the secret key does not fit the access key", _KEYS),
+    "SignatureDoesNotMatch": (
+        "the secret key does not fit the access key",
+        _KEYS + " If they are right, a proxy changes the host; nginx: "
+        "`proxy_set_header Host $http_host`.",
+    ),
+    "413": (
+        "a proxy in front of the store takes no body of this size",
+        "Raise its limit to 5 GiB, or remove it; nginx needs `client_max_body_size 0`.",
+    ),
     "InvalidSecurity": ("the store does not take the credentials", _KEYS),
     "NotSignedUp": ("the store does not take the credentials", _KEYS),
     "InvalidToken": ("the session token is not valid", _KEYS),

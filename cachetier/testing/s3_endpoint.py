@@ -16,22 +16,26 @@ class S3Endpoint:
     """An S3 server on loopback, with a bucket to use and credentials that may do everything.
 
     ``verify`` is what the server can do: ``checksum`` where it keeps and judges CRC-64/NVME.
+    ``conditional_writes`` is False where it ignores ``If-None-Match``.
     """
 
     url: str
     bucket: str
     credentials: Credentials
     verify: Verify
+    conditional_writes: bool = True
 
     def store(
         self,
         *,
         bucket: str | None = None,
         credentials: Credentials | None = None,
-        conditional_writes: bool = True,
+        conditional_writes: bool | None = None,
         timeouts: Timeouts | None = None,
     ) -> S3ObjectStore:
         """Return a store on this server; what is not given is the endpoint's own."""
+        if conditional_writes is None:
+            conditional_writes = self.conditional_writes
         keys = credentials or self.credentials
         return S3ObjectStore(
             bucket or self.bucket,

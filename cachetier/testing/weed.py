@@ -29,7 +29,7 @@ STOP_SECONDS = 1.0  # asked to stop, weed waits for streams that do not end
 LOG_TAIL_CHARACTERS = 2000
 
 # However this process ends, weed does not outlive it.
-_LAUNCH = """
+LAUNCH = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 os.execv(sys.argv[1], sys.argv[1:])
@@ -77,7 +77,7 @@ class WeedProcess:
         flags = [f"-{name}={value}" for name, value in options.items()]
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _LAUNCH, find_weed(), verb, *flags],
+                [sys.executable, "-c", LAUNCH, find_weed(), verb, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

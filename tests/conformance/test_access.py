@@ -57,6 +57,10 @@ def test_who_may_only_read_is_refused_a_write_and_changes_nothing(
 ) -> None:
     put(seaweed_s3.store(), folder + "a")
     store = seaweed_s3.store(credentials=READER)
+    try:
+        store.check()
+    except RemoteRefusedError:
+        pytest.skip("the server has no key that may only read")
 
     for call in (
         lambda: put(store, folder + "a"),

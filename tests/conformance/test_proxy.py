@@ -46,7 +46,8 @@ def test_everything_passes_unchanged(store: ObjectStore, folder: str) -> None:
     assert store.get(folder + "big") == BODY
     found = store.head(folder + "big")
     assert found is not None
-    assert (found.digest, found.metadata) == (DIGEST, {"cachetier-save": "s1"})
+    digest = DIGEST if store.keeps_digests else None
+    assert (found.digest, found.metadata) == (digest, {"cachetier-save": "s1"})
 
 
 def test_each_request_waits_on_a_connection_kept_alive_too(
@@ -77,7 +78,7 @@ def test_a_lost_reply_hides_a_success(store: ObjectStore, proxy: S3Proxy, folder
     assert proxy.troubles.fired == {Trouble.LOST_REPLY: 1}
     found = store.head(folder + "a")
     assert found is not None
-    assert found.digest == DIGEST
+    assert found.digest == (DIGEST if store.keeps_digests else None)
 
 
 def test_a_reset_in_a_body_leaves_nothing(store: ObjectStore, proxy: S3Proxy, folder: str) -> None:

@@ -69,6 +69,8 @@ def test_a_put_meets_it(
     error: type[RemoteError],
     arrives: bool,
 ) -> None:
+    if error is RemoteDigestError and seaweed_s3.verify == "readback":
+        pytest.skip("the server judges no digest: what it has is read back")
     # Only where no answer ever comes has a store little patience: else it waits for its answer.
     patience = Timeouts(5.0, 0.3) if trouble is Trouble.STALL else Timeouts()
     store = seaweed_s3.behind(proxy.url).store(timeouts=patience)

@@ -100,6 +100,8 @@ def test_what_was_acknowledged_meets_it_and_arrives_in_order(
     call: str,
     request: pytest.FixtureRequest,
 ) -> None:
+    if trouble is Trouble.WRONG_CHECKSUM and not stage.direct.keeps_digests:
+        pytest.skip("the server's answers have no checksum")
     with_parts = call in ("UploadPart", "CompleteMultipartUpload")
     calls = calls_of(node, watched, usual, with_parts=with_parts)[call]
     one = PLACES[PAIRS.index((trouble, call)) % len(PLACES)]

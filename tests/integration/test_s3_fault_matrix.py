@@ -96,6 +96,8 @@ def test_a_checkpoint_meets_it_and_arrives(
     call: str,
     request: pytest.FixtureRequest,
 ) -> None:
+    if trouble is Trouble.WRONG_CHECKSUM and not stage.direct.keeps_digests:
+        pytest.skip("the server's answers have no checksum")
     with_parts = call == "UploadPart"
     usual = usual_calls(control, tmp_path / "control", stage, with_parts=with_parts)
     proxy = stage.proxy

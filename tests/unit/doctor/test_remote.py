@@ -174,6 +174,8 @@ def test_versions_that_nobody_removes_are_a_warning(
         ("KMS.DisabledException", "disabled", "Enable it"),
         ("QuotaExceeded", "quota", "Raise the quota"),
         ("SomethingElse", "what it said", "Correct"),
+        ("SignatureDoesNotMatch", "does not fit", "proxy_set_header Host $http_host"),
+        ("413", "a proxy in front", "client_max_body_size 0"),
     ],
 )
 def test_each_refusal_has_its_next_move(code: str, said: str, fix: str) -> None:

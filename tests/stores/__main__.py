@@ -1,0 +1,137 @@
+"""``make stores``: run against other S3 servers what SeaweedFS has to pass.
+
+One server at a time stands in its place: for the conformance suite, the two fault matrices in full
+and the proof of order. ``docs/stores-results.json`` keeps what came of it, and ``make docs`` writes
+the table of ``docs/remotes.md`` from it. A part that is run alone leaves what is known of the rest.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tests.faults.slices import EVERYTHING, VARIABLE
+from tests.stores.servers import PROGRAMS, ROOT, STORES, libraries_of, program
+from tools.frameworks import Environment, Kind, reason_of
+
+RESULTS = ROOT / "docs" / "stores-results.json"
+KIND = Kind("stores", ROOT / "tests" / "stores", "")
+PARTS = {
+    "conformance": ("tests/conformance", "tests/stores/test_nginx.py"),
+    "faults": ("tests/integration/test_s3_fault_matrix.py",),
+    "faults of objects": ("tests/integration/test_object_fault_matrix.py",),
+    "order": ("tests/integration/test_s3_order.py",),
+}
+
+
+def install(name: str) -> None:
+    """Have the programs of a store, below ``build/stores``.
+
+    Raises:
+        subprocess.CalledProcessError: They cannot be had here; ``stderr`` says why.
+    """
+    if (KIND.lists / f"{name}.txt").exists():
+        Environment(KIND, name).install()
+    if package := STORES[name].debian:
+        command = [ROOT / "tools" / "get_debian.sh", PROGRAMS / package, package, f"{package}+"]
+        subprocess.run(list(map(str, command)), check=True, capture_output=True, text=True)
+
+
+def version(name: str) -> str:
+    """Return the number that the program of a store calls its version."""
+    done = subprocess.run(
+        [program(name), *STORES[name].version],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+        env={**os.environ, **libraries_of(name)},
+    )
+    found = re.search(r"\d+\.\d+(\.\d+)?", done.stdout)
+    return found[0] if found else done.stdout.strip()
+
+
+def run_part(name: str, part: str, workers: str) -> dict[str, Any]:
+    """Run the tests of a part against a store, and return what came of them."""
+    report, counted = PROGRAMS / f"{name}.xml", PROGRAMS / f"{name}.found.json"
+    report.unlink(missing_ok=True)
+    paths = [path for path in PARTS[part] if "nginx" not in path or name == "nginx"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", workers, f"--junitxml={report}"]
+    command += [f"--faults-found={counted}", "-p", "tests.stores.instead", "--store", name]
+    everything = {VARIABLE: EVERYTHING, **os.environ}
+    subprocess.run([*command, *paths], cwd=ROOT, env=everything, check=False)
+    kinds = json.loads(counted.read_text(encoding="utf-8"))["kinds"]
+    return outcome_of(report) | {
+        "cells": sum(each["number"] for each in kinds.values()),
+        "date": dt.datetime.now(dt.UTC).date().isoformat(),
+    }
+
+
+def outcome_of(report: Path) -> dict[str, Any]:
+    """Return how many tests ended how, by a report of pytest, and the causes of the shortfalls."""
+    ended: Counter[str] = Counter({"passed": 0, "short": 0, "failed": 0, "skipped": 0})
+    causes: Counter[str] = Counter()
+    failed: list[str] = []
+    for case in ET.parse(report).iter("testcase"):
+        said = {each.tag: each for each in case}
+        skip = said.get("skipped")
+        if "failure" in said or "error" in said:
+            ended["failed"] += 1
+            failed.append(str(case.get("name")))
+        elif skip is None:
+            ended["passed"] += 1
+        elif skip.get("type") == "pytest.xfail":
+            ended["short"] += 1
+            causes[str(skip.get("message"))] += 1
+        else:
+            ended["skipped"] += 1
+    return {**ended, "causes": dict(causes), "names of failed": sorted(set(failed))}
+
+
+def main(
+    only: Annotated[str, typer.Option(help="One of the servers.")] = "",
+    part: Annotated[str, typer.Option(help=f"One of {', '.join(PARTS)}.")] = "",
+    workers: Annotated[str, typer.Option(help="Processes, each with a server.")] = "2",
+) -> None:
+    """Judge each server, or one, in all parts, or one."""
+    if only not in ("", *STORES) or part not in ("", *PARTS):
+        raise typer.BadParameter(f"servers: {', '.join(STORES)}; parts: {', '.join(PARTS)}")
+    found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    failed = False
+    for name in [only] if only else STORES:
+        typer.echo(f"==> {name}")
+        row = found.setdefault(name, {"parts": {}})
+        row |= {"title": STORES[name].title, "settings": STORES[name].settings}
+        try:
+            install(name)
+            row["version"] = version(name)
+        except (subprocess.CalledProcessError, FileNotFoundError) as error:
+            row["reason"] = reason_of(getattr(error, "stderr", "") or str(error))
+            failed = True
+        else:
+            row.pop("reason", None)
+            for each in [part] if part else PARTS:
+                row["parts"][each] = run_part(name, each, workers)
+                failed |= bool(row["parts"][each]["failed"])
+                _write(found)
+        _write(found)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _write(found: dict[str, Any]) -> None:
+    RESULTS.write_text(json.dumps(dict(sorted(found.items())), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)
