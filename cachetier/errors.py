@@ -16,6 +16,7 @@ from cachetier_client.errors import (
     NotFoundError,
     RemoteError,
     RemoteRefusedError,
+    TransientError,
 )
 
 CachetierError = CachetierClientError  # the base of all, as the service calls it
@@ -86,6 +87,12 @@ class CallerGoneError(InvalidRequestError):
 
 
 # --- remote: decided on by the drain ----------------------------------------------------------
+
+
+class ClientPendingError(TransientError):
+    """No client of the store is made yet, so it was asked nothing."""
+
+    hint = "The node is very busy, or the program of the AWS configuration hangs."
 
 
 class CopiesRefusedError(RemoteRefusedError):

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from cachetier.cli.output import AsJson, echo, print_json, read_option, reported
+from cachetier.cli.s3 import past_proxies
 from cachetier.cli.serve import set_up_logging
 from cachetier.local.files.permissions import keep_files_private
 
@@ -96,6 +97,7 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
             "the S3 server for `dev` is not installed",
             hint="Install it: pip install 'cachetier[dev]'",
         )
+    os.environ.update(past_proxies("127.0.0.1"))
     with moto_server(port=s3_port, bucket=BUCKET) as endpoint:
         os.environ.update(endpoint.environment())
         remote = {

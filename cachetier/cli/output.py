@@ -89,7 +89,10 @@ def reported(as_json: bool) -> Iterator[None]:
         raise
     except OSError as error:
         what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        _fail(as_json, "io", what, "Look at the file, or at the disk it is on.")
+        hint = "Look at the file, or at the disk it is on."
+        if error.errno is None:  # as libraries raise it that speak HTTP
+            hint = "Look at the network, and at its proxies: HTTP_PROXY, HTTPS_PROXY, NO_PROXY."
+        _fail(as_json, "io", what, hint)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
 

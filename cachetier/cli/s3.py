@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 from cachetier_client.units import shown_span
@@ -53,7 +55,7 @@ def env(
         seconds = read_option("expires", expires, span_or_never, hint, as_json)
         with reported(as_json), reach(url) as client:
             made = client.create_s3_key(principal, mount=mount, expires_seconds=seconds)
-    environment = environment_of(made)
+    environment = environment_of(made) | past_proxies(urlsplit(made["url"]).hostname or "")
     if as_json:
         shown = "id", "principal", "created_at", "expires_at", "mounts"
         print_json({"environment": environment, **{name: made[name] for name in shown}})
@@ -113,6 +115,16 @@ def release(
     with reported(as_json), reach(url) as client:
         released = client.settle_object(mount, key, "release")
         show(as_json, released, f"{key}: waits no more")
+
+
+def past_proxies(host: str) -> dict[str, str]:
+    """Return the variables that have requests to ``host`` go past proxies, if there are any."""
+    from urllib.request import getproxies, proxy_bypass
+
+    if not getproxies().keys() & {"http", "https"} or proxy_bypass(host):
+        return {}
+    hosts = ",".join(filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), host)))
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
 
 
 def environment_of(made: dict[str, Any]) -> dict[str, str]:

@@ -10,7 +10,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cachetier.errors import RemoteError, RemoteRefusedError, ThrottledError, TransientError
+from cachetier.errors import (
+    ClientPendingError,
+    RemoteError,
+    RemoteRefusedError,
+    ThrottledError,
+    TransientError,
+)
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
@@ -18,6 +24,8 @@ from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 def state_after(error: RemoteError) -> str | None:
     """Return the state of a remote that answers so, or None if the answer was about one object."""
+    if isinstance(error, ClientPendingError):
+        return "unasked"
     if isinstance(error, RemoteRefusedError):
         return "refused"
     if isinstance(error, ThrottledError):
@@ -71,7 +79,7 @@ class _HeardObjectStore(WrappedObjectStore):
             answer = call()
         except RemoteError as error:
             state = state_after(error) or "ok"
-            if not (self._shared and state == "refused"):
+            if state != "unasked" and not (self._shared and state == "refused"):
                 self._answers.note(state, "" if state == "ok" else f"a reader met {error.message}")
             raise
         self._answers.note("ok")

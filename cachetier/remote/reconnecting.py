@@ -17,7 +17,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from cachetier.errors import ConfigError, RemoteRefusedError, TransientError
+from cachetier.errors import ClientPendingError, ConfigError, RemoteRefusedError
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
@@ -46,7 +46,7 @@ class Renewed(Generic[Client]):
         self._answers = False  # of the present one
         self._next_at = clock()
         self._renewed_at = -math.inf
-        self._missing: ConfigError | TransientError | None = None
+        self._missing: ConfigError | ClientPendingError | None = None
         self._making: Future[Client] | None = None
 
     def open(self) -> None:
@@ -59,7 +59,7 @@ class Renewed(Generic[Client]):
 
         Raises:
             RemoteRefusedError: None can be made, for now.
-            TransientError: Its credentials are slow to come.
+            ClientPendingError: Its credentials are slow to come.
         """
         made = self._made
         if made is not None:
@@ -69,7 +69,8 @@ class Renewed(Generic[Client]):
             if made is None:
                 assert self._missing is not None
                 why = self._missing
-                kind = TransientError if isinstance(why, TransientError) else RemoteRefusedError
+                pending = isinstance(why, ClientPendingError)
+                kind = ClientPendingError if pending else RemoteRefusedError
                 raise kind(why.message, hint=why.hint) from why
             return made
 
@@ -97,9 +98,9 @@ class Renewed(Generic[Client]):
             self._making = None
             return self._made
         except TimeoutError:  # it goes on: two would be no faster
-            self._missing = TransientError(
-                f"nobody gave us credentials in {PATIENCE_SECONDS:g} s",
-                hint="The node is very busy, or the program of the AWS configuration hangs.",
+            self._missing = ClientPendingError(
+                f"no client is made in {PATIENCE_SECONDS:g} s: "
+                "the node is busy, or credentials are slow to come"
             )
         except ConfigError as error:  # half-written files, say
             self._missing, self._making = error, None

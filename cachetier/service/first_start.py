@@ -104,7 +104,8 @@ def _look(remote: RemoteSettings, look: Callable[[RemoteSettings], object]) -> N
     except (ConfigError, RemoteError):
         raise
     except Exception as error:  # no answer that we understand is no refusal
-        why = f"no answer in {LOOK_SECONDS:g} s" if isinstance(error, TimeoutError) else repr(error)
+        nothing = f"no answer in {LOOK_SECONDS:g} s, or no credentials"
+        why = nothing if isinstance(error, TimeoutError) else repr(error)
         raise TransientError(f"the first look at the bucket: {why}") from error
 
 

@@ -45,7 +45,9 @@ def remote_state(remote: Status) -> str:
     if remote["state"] != "unasked":
         return str(remote["state"])
     seconds = remote.get("unasked_seconds")
-    return "not asked yet" if seconds is None else f"not asked for {shown_span(seconds)}"
+    if seconds is None:
+        return ": ".join(filter(None, ("not asked yet", remote.get("reason"))))
+    return f"not asked for {shown_span(seconds)}"
 
 
 def pace_limits(remote: Status) -> list[str]:

@@ -100,3 +100,13 @@ def test_a_remote_with_keys_is_told_where_they_belong() -> None:
 def test_the_variable_of_ranks_is_read_alike_and_named() -> None:
     with pytest.raises(ValueError, match=r"CACHETIER_REMOTE: 's3://b/p' has a bucket of 1 char"):
         from_environment({"CACHETIER_REMOTE": "s3://b/p"})
+
+
+@pytest.mark.parametrize("scheme", ["s3://", ""])
+def test_an_access_point_is_to_be_given_by_its_alias(scheme: str) -> None:
+    arn = f"{scheme}arn:aws:s3:eu-west-1:123456789012:accesspoint/llama/run"
+    told = refusal(arn)
+    assert arn in told
+    assert "give its alias as the bucket" in told
+    assert "did you mean" not in told
+    assert remote_of("s3://llama-1x2y3z-s3alias/run") == ("llama-1x2y3z-s3alias", "run")

@@ -347,7 +347,9 @@ def test_serve_says_what_is_wrong_without_a_traceback(
         end(process)
 
 
-def test_dev_needs_nothing(tmp_path: Path) -> None:
+def test_dev_needs_nothing_and_goes_past_the_proxies_of_the_environment(tmp_path: Path) -> None:
+    proxied = {name: text for name, text in os.environ.items() if name.lower() != "no_proxy"}
+    proxied |= {"HTTP_PROXY": "http://127.0.0.1:1", "HTTPS_PROXY": "http://127.0.0.1:1"}
     process = subprocess.Popen(
         [
             sys.executable,
@@ -360,7 +362,7 @@ def test_dev_needs_nothing(tmp_path: Path) -> None:
             "127.0.0.1:0",
             "--json",
         ],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**proxied, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -112,6 +112,21 @@ def test_keys_are_listed_and_revoked_as_tokens_are(node: Served) -> None:
     assert node.service.operations.access.tokens.key(made["id"]) is None
 
 
+def test_requests_to_the_node_go_past_the_proxies_of_the_environment(
+    node: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", "http://proxy.example:3128")
+    monkeypatch.setenv("NO_PROXY", "10.0.0.1")
+    for name in ("no_proxy", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    made = json.loads(run(node, "s3", "env", "--json").stdout)["environment"]
+    assert made["NO_PROXY"] == made["no_proxy"] == "10.0.0.1,127.0.0.1"
+    assert "export NO_PROXY=10.0.0.1,127.0.0.1\n" in run(node, "s3", "env").stdout
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert "NO_PROXY" not in json.loads(run(node, "s3", "env", "--json").stdout)["environment"]
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -185,21 +185,21 @@ class DrainStats:
     # --- the remote ------------------------------------------------------------------------------
 
     def remote_health(self, state: str, reason: str) -> None:
-        """Record ``ok``, ``unreachable`` or ``refused``; a change of state is logged, once.
+        """Record the state of the remote; a change to trouble, or from it, is logged, once.
 
         ``since`` stays while the state does.
         """
         with self._lock:
             remote = self._now.remote
-            changed = state != remote.state
+            before, changed = remote.state, state != remote.state
             if changed:
                 remote.since = self._clock.now()
             remote.state, remote.reason = state, reason
-            if state != "ok":
+            if state in _STATE_EVENTS:
                 remote.asked_at = self._clock.now()
-        if changed and state == "ok":
+        if state == "ok" and before in _STATE_EVENTS:
             tell(log, events.REMOTE_WELL, remote=self.remote)
-        elif changed:
+        elif changed and state in _STATE_EVENTS:
             tell(log, _STATE_EVENTS[state], remote=self.remote, reason=reason)
 
     def report(self, report: ReportTraffic | ReportCopies | ReportCompression) -> None:

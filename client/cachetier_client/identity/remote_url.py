@@ -29,6 +29,9 @@ def remote_of(text: str) -> tuple[str, str]:
     Raises:
         ValueError: It is none. Says which part breaks which rule, and what may have been meant.
     """
+    if text.removeprefix("s3://").startswith("arn:"):
+        alias = "give its alias as the bucket, which `aws s3control get-access-point` shows"
+        raise ValueError(f"{without_secret(text)!r} names an access point by its ARN: {alias}")
     wrong = _wrong(text)
     if wrong is None:
         bucket, prefix = _parts(text)

@@ -11,13 +11,14 @@ from cachetier.drain.messages import ReportTraffic
 from cachetier.drain.serve.stats import UNASKED_SECONDS, DrainStats
 from cachetier.errors import (
     CachetierError,
+    ClientPendingError,
     ObjectMissingError,
     RemoteRefusedError,
     ThrottledError,
     TransientError,
 )
 from cachetier.model.pace import PaceState
-from cachetier.remote.answers import Answers
+from cachetier.remote.answers import Answers, state_after
 from cachetier.remote.bucket import Bucket
 from cachetier.status.words import remote_state, worst_state
 from tests.fakes.fake_clock import FakeClock
@@ -143,3 +144,22 @@ def test_people_read_for_how_long_it_was_not_asked() -> None:
     assert remote_state({"state": "refused", "unasked_seconds": 1.0}) == "refused"
     status = {"state": "ready", "remotes": [{"state": "unasked"}]}
     assert worst_state(status) == "ready", "nobody has to act"
+
+
+def test_a_client_that_is_not_made_yet_says_nothing_of_the_remote(
+    seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    busy = ClientPendingError("busy")
+    seen.drained()
+    seen.read(busy)
+    assert seen.state == "ok"
+    state = state_after(busy)
+    assert state == "unasked"
+    seen.stats.remote_health(state, busy.message)
+    assert (seen.state, seen.snapshot.reason) == ("unasked", "busy")
+    seen.stats.remote_health("ok", "")
+    assert not caplog.records
+    assert remote_state({"state": "unasked", "unasked_seconds": None, "reason": "busy"}) == (
+        "not asked yet: busy"
+    )
