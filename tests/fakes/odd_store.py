@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -81,6 +81,7 @@ class OddStore(ThreadingHTTPServer):
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.asked: list[str] = []
         self.hosts: list[str] = []
+        self.takes_key: Callable[[str], bool] = lambda _: True
         self.lock = threading.Lock()
 
     @property
@@ -153,6 +154,8 @@ class _Exchange(BaseHTTPRequestHandler):
         if not self.headers.get("Authorization"):
             return self._refuse(403, "AccessDenied")
         self.server.asked.append(f"{self.command} {self.path}")
+        if not self.server.takes_key(self._access_key()):
+            return self._refuse(400, "ExpiredToken")
         parts = urlsplit(self.path)
         self.query = parse_qs(parts.query, keep_blank_values=True)
         path = parts.path
@@ -163,6 +166,9 @@ class _Exchange(BaseHTTPRequestHandler):
         self.key = self._key_of(path.removeprefix("/"))
         with self.server.lock:
             return _CALLS[self.command](self, body)
+
+    def _access_key(self) -> str:
+        return self.headers["Authorization"].partition("Credential=")[2].partition("/")[0]
 
     def _in_host(self) -> bool:
         host = self.headers.get("Host", "")
