@@ -93,6 +93,17 @@ class _Opening:
     rate_before: float = 0.0
     answers_due_at: float | None = None
 
+    def seconds_left(self, now: float, moved: float, pause_seconds: float) -> float:
+        """Return how long to look on still; its first half settles what has just begun."""
+        if self.settled is None and now >= self.since + pause_seconds / 2:
+            self.settled = (now, moved)
+        return self.since + pause_seconds - now
+
+    def rate(self, now: float, moved: float) -> float:
+        """Return bytes a second since half of the pause was over."""
+        since, before = self.settled or (now, moved)
+        return (moved - before) / (now - since) if now > since else 0.0
+
     def go_on(self, now: float, rate: float) -> None:
         self.since, self.settled, self.rate_before, self.answers_due_at = now, None, rate, None
 
@@ -199,33 +210,44 @@ class Search:
 
     def _open(self, now: float, moved: float) -> float:
         seen = self._opening
-        pause_seconds = min(max(LOOK_SECONDS, self._quickest_seconds), LOOK_AT_LAST_SECONDS)
-        sees = self.size >= BLIND  # from here on it has to see that connections are not shared
-        if sees:
-            pause_seconds = SEE_SECONDS
-        if seen.settled is None and now >= seen.since + pause_seconds / 2:
-            seen.settled = (now, moved)
         unsent = seen.begun_bytes - (moved - seen.moved)
-        all_sent = unsent <= seen.begun_bytes / 10
-        look_at = seen.since + (LOOK_SECONDS if all_sent and not sees else pause_seconds)
-        if now < look_at:
-            return min(look_at - now, LOOK_SECONDS / 4)
+        if self.size >= BLIND:
+            return self._open_seeing(now, moved, unsent)
+        return self._open_blind(now, moved, unsent)
+
+    def _open_blind(self, now: float, moved: float, unsent: float) -> float:
+        """Have more begin, unless bytes flow slowly and more make them no faster."""
+        seen, all_sent = self._opening, unsent <= self._opening.begun_bytes / 10
+        pause_seconds = LOOK_SECONDS
+        if not all_sent:
+            pause_seconds = min(max(LOOK_SECONDS, self._quickest_seconds), LOOK_AT_LAST_SECONDS)
+        if seen.seconds_left(now, moved, pause_seconds) > 0.0:
+            return LOOK_SECONDS / 4
         if not all_sent and seen.answers_due_at is not None and now < seen.answers_due_at:
             return LOOK_SECONDS
-        since, before = seen.settled or (now, moved)
-        rate = (moved - before) / (now - since) if now > since else 0.0
-        if sees and (all_sent or rate < SHARED_BYTES_PER_SECOND * self.size):
-            seen.go_on(now, 0.0)
-            return SEE_SECONDS
+        rate = seen.rate(now, moved)
         # A moment in which nothing moves, as a disk is slow, is no evidence: so of all the time.
         overall = (moved - seen.moved) / max(1e-9, now - seen.began_at)
         grows = not seen.rate_before or rate >= GROWS * seen.rate_before
-        goes_on = sees or all_sent or grows or overall >= FLOWS_BYTES_PER_SECOND * self.size
+        goes_on = all_sent or grows or overall >= FLOWS_BYTES_PER_SECOND * self.size
         if seen.answers_due_at is None and not goes_on:
             seen.answers_due_at = now + ANSWERS_DUE * unsent / max(LARGE_BYTES, overall)
             return LOOK_SECONDS
         self.size = min(2 * self.size, self._limit)
         seen.go_on(now, 0.0 if all_sent else rate)
+        return LOOK_SECONDS / 4
+
+    def _open_seeing(self, now: float, moved: float, unsent: float) -> float:
+        """Have more begin where it is seen that connections do not share a link that is full."""
+        seen = self._opening
+        if seen.seconds_left(now, moved, SEE_SECONDS) > 0.0:
+            return LOOK_SECONDS / 4
+        rate = seen.rate(now, moved)
+        if unsent <= seen.begun_bytes / 10 or rate < SHARED_BYTES_PER_SECOND * self.size:
+            seen.go_on(now, 0.0)
+            return SEE_SECONDS
+        self.size = min(2 * self.size, self._limit)
+        seen.go_on(now, rate)
         return LOOK_SECONDS / 4
 
     # --- steps -----------------------------------------------------------------------------------
