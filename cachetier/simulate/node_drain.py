@@ -6,6 +6,7 @@ does on threads a strand does, and so many of them at a time.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from concurrent.futures import Executor
@@ -116,7 +117,7 @@ class NodeDrain:
             cast("StoreClaimer", _Claimed()),
         )
         self._tasks: deque[Task] = deque()
-        self._outstanding = self._working = 0
+        self._outstanding = self._outstanding_bytes = self._working = 0
         self._alarm = Alarm(world.events, self._look)
 
     def moved(self) -> float:
@@ -155,8 +156,12 @@ class NodeDrain:
         )
         plan = scheduler.plan(views, situation, count)
         self.queue.handed_out(plan.fairness)
-        self._tasks.extend(task for work in plan.work if (task := self._task(work)) is not None)
+        tasks = [task for work in plan.work if (task := self._task(work)) is not None]
+        self._tasks.extend(tasks)
         self._outstanding = self._working + len(self._tasks)
+        self._outstanding_bytes += sum(task.size_bytes for task in tasks)
+        all_of_it = len(tasks) < count
+        self._traffic.backlog_bytes = self._outstanding_bytes if all_of_it else math.inf
         self._traffic.hurried = self.wants_room or self.queue.is_hurried()
         due_in_seconds = plan.due_in_seconds
         return IDLE_SECONDS if due_in_seconds is None else min(IDLE_SECONDS, due_in_seconds)
@@ -173,6 +178,7 @@ class NodeDrain:
             self._worker.perform(task)
         self._working -= 1
         self._outstanding -= 1
+        self._outstanding_bytes -= task.size_bytes
         self.poke()
 
     # --- how the remote is -----------------------------------------------------------------------

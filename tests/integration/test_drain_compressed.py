@@ -32,7 +32,7 @@ from tests.integration.faulty_node import node, objects
 __all__ = ["node", "objects"]  # fixtures
 
 IDS = SaveIds("run", 7, "save-1")
-LARGE = 50_000_001  # 12 frames, in three parts
+LARGE = 24_000_001  # six frames, in three parts
 SMALL = 3_000_000
 
 
@@ -117,7 +117,7 @@ def test_part_and_manifest_say_how_each_shard_is_stored(
     assert info is not None
     assert entry.stored() == stored(node, IDS, "large")
     assert entry.stored().digest == info.digest
-    assert len(entry.stored().frames) == 12
+    assert len(entry.stored().frames) == 6
     assert b"frame_sizes" not in encode(manifest)
 
 
@@ -304,7 +304,7 @@ def test_a_damaged_object_of_another_node_is_written_again(
     with other.draining(SIZE, compression=COMPRESSION):
         other.wait_clean(IDS, "shard")
     key = other.key(IDS, "shard")
-    replace_bytes(objects, key, 20_000_000)
+    replace_bytes(objects, key, 10_000_000)
 
     node.put(IDS, "shard", large)
     node.seal(IDS)

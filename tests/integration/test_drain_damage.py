@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from cachetier_client.bucket_format.uploads import PART_BYTES
+from cachetier_client.bucket_format.uploads import SMALL_PART_BYTES
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError, RemoteDigestError
@@ -18,7 +18,7 @@ from tests.integration.faulty_node import node, objects
 __all__ = ["node", "objects"]  # fixtures
 
 IDS = SaveIds("run", 7, "save-1")
-LARGE = 40 << 20
+LARGE = 20 << 20  # in three parts
 
 
 def data_file(node: Node, name: str) -> Path:
@@ -73,8 +73,8 @@ def test_bytes_that_the_store_refuses_are_read_again_and_sent_only_if_they_are_s
         except RemoteDigestError:
             node.wait_until(lambda: len(accepted) == 2)  # they are read while this one is refused
             damage(data_file(node, "large"), 0)  # all parts, so whichever it was
-            damage(data_file(node, "large"), PART_BYTES)
-            damage(data_file(node, "large"), 2 * PART_BYTES)
+            damage(data_file(node, "large"), SMALL_PART_BYTES)
+            damage(data_file(node, "large"), 2 * SMALL_PART_BYTES)
             raise
 
     objects.upload_part = upload_part  # type: ignore[method-assign,assignment]

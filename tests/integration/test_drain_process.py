@@ -34,7 +34,7 @@ from cachetier.testing.troubles import Trouble, Troubles
 from tests.integration.drain_node import REMOTE, Node, patterned, shown
 
 IDS = SaveIds("run", 7, "save-1")
-LARGE = 40 << 20
+LARGE = 20 << 20  # in three parts
 PART = re.compile(r"partNumber=(\d+)")
 
 
@@ -428,7 +428,7 @@ def test_a_completion_held_on_the_wire_past_a_kill_does_not_overwrite_the_next_v
     with S3Proxy(server.url, troubles=held) as proxy:
         remote = remote_of(server, bucket, proxy.url)
         with node_at(tmp_path, remote, server) as node:
-            node.put(ranks[0], "weights", patterned(LARGE // 2, seed=1))
+            node.put(ranks[0], "weights", patterned(LARGE, seed=1))
             with supervised(node, remote) as drain:
                 drain.hurry("run", 7)
                 assert held.holds.wait(30)
@@ -438,7 +438,7 @@ def test_a_completion_held_on_the_wire_past_a_kill_does_not_overwrite_the_next_v
                 drain.ask_to_end()  # so that no other follows
                 os.kill(now.pid, signal.SIGKILL)
         with node_at(tmp_path, remote, server) as node:
-            node.put(ranks[0], "weights", patterned(LARGE // 2, seed=2))
+            node.put(ranks[0], "weights", patterned(LARGE, seed=2))
             node.seal(ranks[0])
             with supervised(node, remote):
                 node.wait_clean(ranks[0], "weights")
@@ -450,4 +450,4 @@ def test_a_completion_held_on_the_wire_past_a_kill_does_not_overwrite_the_next_v
                 node.seal(ranks[1])
                 node.wait_durable(ranks[0])
             body = node.bucket.objects.get(node.key(ranks[0], "weights"))
-            assert body == patterned(LARGE // 2, seed=2)
+            assert body == patterned(LARGE, seed=2)

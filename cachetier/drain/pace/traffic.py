@@ -9,6 +9,7 @@ too good fills the link, and thereby corrects itself.
 
 from __future__ import annotations
 
+import math
 import random
 import threading
 import time
@@ -114,6 +115,7 @@ class Traffic:
             fraction=random.random,
         )
         self.hurried = False
+        self.backlog_bytes = math.inf  # all that waits, if that is known
         self.rate_limit: float | None = None  # what a person set, until the service starts again
         self._bandwidth = bandwidth
         self._clock = clock
@@ -147,7 +149,11 @@ class Traffic:
     def usual_upload_part_bytes(self) -> int:
         """Return the size of parts that suits the link as it is now."""
         scarce = self.pace.state().writes_per_second is not None
-        return usual_upload_part_bytes(self._part_bytes_per_second, requests_are_scarce=scarce)
+        return usual_upload_part_bytes(
+            self._part_bytes_per_second,
+            requests_are_scarce=scarce,
+            backlog_bytes=self.backlog_bytes,
+        )
 
     def link(self) -> Link | None:
         """Return what the link takes now, as far as known, and no more than the limits allow."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from math import inf
 
 from cachetier_client.bucket_format import stored
 from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, Codec, Content, Stored
@@ -16,6 +17,7 @@ MINIMUM_PART_BYTES = 5 << 20  # S3's, for all but the last
 PART_BYTES = 16 << 20
 SMALL_PART_BYTES, LARGE_PART_BYTES = 8 << 20, 32 << 20
 SLOW_BYTES_PER_SECOND = 16 << 20
+SMALL_BACKLOG_BYTES = 1 << 30  # in usual parts it would not fill the connections of a drain
 SINGLE_PUT_BYTES = 16 << 20
 
 # Metadata of every object: who wrote it, so that no version is overwritten blindly.
@@ -96,18 +98,21 @@ def upload_part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int
     return max(usual_bytes, blocks_of(least) * BLOCK_BYTES)
 
 
-def usual_upload_part_bytes(bytes_per_second: float | None, *, requests_are_scarce: bool) -> int:
+def usual_upload_part_bytes(
+    bytes_per_second: float | None, *, requests_are_scarce: bool, backlog_bytes: float = inf
+) -> int:
     """Return the part size that suits the link as it is now.
 
     Args:
         bytes_per_second: What one part gets while it is sent; None when nothing is known yet. On a
             slow link parts are small: what has to be sent again is then soon sent.
         requests_are_scarce: The store throttles: larger parts need fewer requests.
+        backlog_bytes: All that waits. Parts of little are small, so that it takes many connections.
     """
     if requests_are_scarce:
         return LARGE_PART_BYTES
     slow = bytes_per_second is not None and bytes_per_second < SLOW_BYTES_PER_SECOND
-    return SMALL_PART_BYTES if slow else PART_BYTES
+    return SMALL_PART_BYTES if slow or backlog_bytes <= SMALL_BACKLOG_BYTES else PART_BYTES
 
 
 def packed_upload_part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int:

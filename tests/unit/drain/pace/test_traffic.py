@@ -72,6 +72,17 @@ def test_parts_follow_what_the_link_gives() -> None:
     assert traffic.usual_upload_part_bytes() == LARGE_PART_BYTES
 
 
+def test_parts_are_small_while_little_waits() -> None:
+    traffic = Traffic(16, FakeClock())
+    traffic.backlog_bytes = 512 << 20
+    assert traffic.usual_upload_part_bytes() == SMALL_PART_BYTES
+    traffic.backlog_bytes = 2 << 30
+    assert traffic.usual_upload_part_bytes() == PART_BYTES
+    traffic.backlog_bytes = 0
+    throttle(traffic)
+    assert traffic.usual_upload_part_bytes() == LARGE_PART_BYTES
+
+
 def test_a_slow_part_may_go_twice_while_half_of_the_requests_are_free() -> None:
     traffic = Traffic(4, FakeClock())
     traffic.pace.begin(0.0, 0)
