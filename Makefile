@@ -185,6 +185,7 @@ $(STAMPS)/frameworks: requirements/frameworks.txt $(STAMPS)/torch
 
 $(STAMPS)/bench: requirements/bench.txt $(STAMPS)/torch
 	@echo '==> installing what the benches compare with'
+	@for proxy in nginx haproxy; do tools/get_debian.sh build/stores/$$proxy $$proxy $$proxy+; done
 	@if $(PIP) --quiet --no-deps --no-build-isolation --requirement requirements/bench.txt; then touch $@; \
 	    else echo '    not possible here: the rows that need it will say so'; fi
 

@@ -89,7 +89,10 @@ def measure(bench: Bench) -> list[Result]:
     kept = Kept.read(KEPT)
     for number, cell in enumerate(kept.chosen(full=bool(os.environ.get(FULL_VARIABLE)))):
         bench.say(str(cell))
-        kept.add(measured(bench, cell, number))
+        try:
+            kept.add(measured(bench, cell, number))
+        except FileNotFoundError as error:
+            bench.say(f"not tried: {error}")
         kept.write(KEPT)
     kept.full_since = None
     kept.write(KEPT)
@@ -154,7 +157,11 @@ def _now() -> str:
 
 
 def measured(bench: Bench, cell: Cell, number: int) -> Record:
-    """Measure ours and the peers in a world."""
+    """Measure ours and the peers in a world.
+
+    Raises:
+        FileNotFoundError: What it takes is not on this machine.
+    """
     bench = replace(bench, directory=bench.directory / f"cell-{number}")
     bench.directory.mkdir()
     try:

@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
 from pathlib import Path
+from typing import Literal
 from unittest.mock import patch
 
 from benchmarks.drain.link import Shape
 from benchmarks.drain.remote import HERE, RunningSink, sink
 from benchmarks.link import far
 from tests.integration.certificates import Authority
+from tests.stores.servers import haproxy_before, nginx_before
 
 MB = 1e6
 WAYS = {"whole bodies": inf, "small buffers": 0.0, "32 MB of buffers": 32 * MB}
@@ -40,6 +42,7 @@ class World:
         rtt_ms: Its round trip.
         losses_per_million: Packets that are lost, where the round trip is real.
         tls: Whether it is reached over TLS.
+        front: The proxy before it, with its defaults.
     """
 
     name: str
@@ -48,6 +51,7 @@ class World:
     rtt_ms: float = 0.0
     losses_per_million: int = 0
     tls: bool = False
+    front: Literal["nginx", "HAProxy"] | None = None
 
     @property
     def is_limited(self) -> bool:
@@ -68,6 +72,8 @@ SINGLY = [
     World("slower from 24 connections on", replace(_SLOW, knee=24), rtt_ms=35),
     World("200 MB/s in all that halve", Shape(8 * MB, halves_after=1e9), 200 * MB, rtt_ms=35),
     World("TLS", replace(_SLOW, latency=0.035), tls=True),
+    World("nginx in front", replace(_SLOW, latency=0.035), front="nginx"),
+    World("HAProxy in front", replace(_SLOW, latency=0.035), front="HAProxy"),
 ]
 WORLDS = {world.name: world for world in (*GRID, *SINGLY)}
 
@@ -92,7 +98,11 @@ class Opened:
 
 @contextmanager
 def opened(world: World, directory: Path) -> Iterator[Opened]:
-    """Run a store of ``world`` until the block ends; child processes trust its certificate."""
+    """Run a store of ``world`` until the block ends; child processes trust its certificate.
+
+    Raises:
+        FileNotFoundError: The proxy in front of it is not on this machine.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         there = HERE
@@ -110,4 +120,7 @@ def opened(world: World, directory: Path) -> Iterator[Opened]:
             stack.enter_context(patch.dict(os.environ, dict.fromkeys(TRUSTED, str(authority.ca))))
             files = (issued.certificate, issued.key)
         store = Opened(world, stack.enter_context(sink(*files, there=there)))
+        if world.front is not None:
+            before = {"nginx": nginx_before, "HAProxy": haproxy_before}[world.front]
+            store.endpoint = stack.enter_context(before(store.endpoint, directory))
         yield store

@@ -156,7 +156,9 @@ def juicefs(folder: Path) -> Iterator[S3Endpoint]:
 
 
 @contextmanager
-def nginx_before(behind: S3Endpoint, folder: Path, settings: str) -> Iterator[S3Endpoint]:
+def nginx_before(
+    behind: S3Endpoint, folder: Path, settings: str = f"{HOST_KEPT} {ANY_BODY}"
+) -> Iterator[S3Endpoint]:
     """Serve a server through nginx, with its defaults but for ``settings``."""
     (port,) = free_ports(1)
     user = pwd.getpwuid(os.getuid()).pw_name  # not nobody, who may not enter the folder
@@ -172,22 +174,31 @@ def nginx(folder: Path) -> Iterator[S3Endpoint]:
     """Serve SeaweedFS behind nginx, which is told no more than S3 needs."""
     with (
         seaweedfs(folder / "seaweedfs") as behind,
-        nginx_before(behind, folder, f"{HOST_KEPT} {ANY_BODY}") as front,
+        nginx_before(behind, folder) as front,
     ):
         yield front
 
 
 @contextmanager
-def haproxy(folder: Path) -> Iterator[S3Endpoint]:
-    """Serve SeaweedFS behind HAProxy, as Debian's package configures it."""
+def haproxy_before(behind: S3Endpoint, folder: Path) -> Iterator[S3Endpoint]:
+    """Serve a server through HAProxy, as Debian's package configures it."""
     (port,) = free_ports(1)
-    with seaweedfs(folder / "seaweedfs") as behind:
-        upstream = urlsplit(behind.url).netloc
-        (folder / "haproxy.cfg").write_text(HAPROXY.format(port=port, upstream=upstream))
-        command = f"{program('haproxy')} -f {folder}/haproxy.cfg"
-        front = behind.behind(f"http://{HOST}:{port}")
-        with serving(front, command, folder, **libraries_of("haproxy")):
-            yield front
+    upstream = urlsplit(behind.url).netloc
+    (folder / "haproxy.cfg").write_text(HAPROXY.format(port=port, upstream=upstream))
+    command = f"{program('haproxy')} -f {folder}/haproxy.cfg"
+    front = behind.behind(f"http://{HOST}:{port}")
+    with serving(front, command, folder, **libraries_of("haproxy")):
+        yield front
+
+
+@contextmanager
+def haproxy(folder: Path) -> Iterator[S3Endpoint]:
+    """Serve SeaweedFS behind HAProxy."""
+    with (
+        seaweedfs(folder / "seaweedfs") as behind,
+        haproxy_before(behind, folder) as front,
+    ):
+        yield front
 
 
 _ONE_AT_A_TIME = "no condition of a write is known: of writers at once, each wins"
