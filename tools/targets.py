@@ -31,7 +31,7 @@ SHORT = {
     "bench": "ONLY=core ARGS=--quick",
     "faults": "PART=s3",
     "fuzz": "HOURS=0.02",
-    "paired": "BASE=HEAD ARGS='--pairs 1 --measure group_commit'",
+    "paired": "BASE=HEAD ARGS='--pairs 6 --measure group_commit'",
     "soak": "MINUTES=2",
 }
 LONG = {"paired": "BASE=HEAD"}

@@ -262,7 +262,7 @@ def test_a_node_with_dirty_bytes_starts_without_credentials_and_says_what_it_lac
 
         source.come()
         client.wait("run", 1, level="durable", timeout_seconds=TO_COME)
-        assert remote_of_status(client)["state"] == "ok"
+        wait_until(lambda: remote_of_status(client)["state"] == "ok")
 
 
 def remote_of_status(client: Client) -> dict[str, Any]:
@@ -270,7 +270,7 @@ def remote_of_status(client: Client) -> dict[str, Any]:
     return state
 
 
-def wait_until(satisfied: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(satisfied: Callable[[], bool], seconds: float = 60.0) -> None:
     look = threading.Event()
     for _ in range(int(seconds / 0.05)):
         if satisfied():

@@ -30,7 +30,7 @@ from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.http_wire import Head
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
-from cachetier.testing.troubles import Trouble, Troubles
+from cachetier.testing.troubles import Fault, Trouble, Troubles, When
 from tests.integration.drain_node import REMOTE, Node, patterned, shown
 
 IDS = SaveIds("run", 7, "save-1")
@@ -193,7 +193,7 @@ def test_a_missing_bucket_keeps_everything_and_heals_by_itself(
 
             moto_s3.create_bucket("not-there-yet")
             node.wait_durable(IDS)
-            assert remote_state(supervisor) == "ok"
+            node.wait_until(lambda: remote_state(supervisor) == "ok")
 
 
 def test_a_remote_that_came_back_while_no_drain_ran_is_well_again(
@@ -385,7 +385,7 @@ def test_a_remote_that_throttles_is_shown_and_everything_arrives(
     tmp_path: Path, moto_s3: S3Endpoint
 ) -> None:
     ids = SaveIds("throttled", 7, "save-1")
-    troubles = Troubles(slowdown_rate=1.0)  # of two requests close to one another one is too many
+    troubles = Troubles([Fault(Trouble.SLOW_DOWN, when=When(start=2, every=2, times=None))])
     with S3Proxy(moto_s3.url, troubles=troubles) as proxy:
         remote = remote_of(moto_s3, url=proxy.url)
         with node_at(tmp_path / "cache", remote_of(moto_s3), moto_s3) as node:
@@ -394,8 +394,8 @@ def test_a_remote_that_throttles_is_shown_and_everything_arrives(
             node.seal(ids)
             with supervised(node, remote) as supervisor:
                 node.wait_until(lambda: shown(supervisor)["remotes"][0]["throttled"] > 0)
-                assert shown(supervisor)["remotes"][0]["state"] == "throttled"
-                troubles.limit(20.0)
+                node.wait_until(lambda: remote_state(supervisor) == "throttled")
+                troubles.clear()
                 node.wait_durable(ids, 60)
 
     assert troubles.fired[Trouble.SLOW_DOWN] > 0

@@ -124,7 +124,7 @@ def test_a_remote_that_refuses_to_abort_is_asked_again_and_keeps_draining(
     with node.draining():
         node.wait_durable(IDS)
         node.wait_until(lambda: unfinished(objects) == THEIRS)
-        assert node.state()["remotes"][0]["state"] == "ok"
+        node.wait_until(lambda: node.state()["remotes"][0]["state"] == "ok")
 
     assert not objects.pending
 
