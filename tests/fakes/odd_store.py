@@ -79,6 +79,7 @@ class OddStore(ThreadingHTTPServer):
         self.oddity = oddity
         self.objects: dict[str, Kept] = {}
         self.uploads: dict[str, dict[int, bytes]] = {}
+        self.begun: dict[str, dict[str, str]] = {}  # the metadata of uploads
         self.asked: list[str] = []
         self.hosts: list[str] = []
         self.takes_key: Callable[[str], bool] = lambda _: True
@@ -205,21 +206,25 @@ class _Exchange(BaseHTTPRequestHandler):
             wrong = there is not None if absent else there is None or there.etag != match
             if wrong and store.oddity.conditions == "obeyed":
                 return self._refuse(412, "PreconditionFailed")
-        names = [each for each in self.headers if each.lower().startswith("x-amz-meta-")]
-        metadata = {name: self.headers[name] for name in names if store.oddity.keeps_metadata}
-        store.objects[self.key] = Kept(body, metadata)
+        store.objects[self.key] = Kept(body, self._metadata())
         return self._answer(200, b"", ETag=store.objects[self.key].etag)
+
+    def _metadata(self) -> dict[str, str]:
+        names = [each for each in self.headers if each.lower().startswith("x-amz-meta-")]
+        keeps = self.server.oddity.keeps_metadata
+        return {name: self.headers[name] for name in names if keeps}
 
     def _post(self, body: bytes) -> None:
         store = self.server
         if "uploads" in self.query:
             upload = f"u{len(store.uploads)}"
             store.uploads[upload] = {}
+            store.begun[upload] = self._metadata()
             xml = f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId>"
             return self._xml(f"{xml}</InitiateMultipartUploadResult>")
         parts = store.uploads.pop(self.query["uploadId"][0])
         whole = b"".join(parts[number] for number in sorted(parts))
-        store.objects[self.key] = Kept(whole, {})
+        store.objects[self.key] = Kept(whole, store.begun[self.query["uploadId"][0]])
         etag = escape(store.objects[self.key].etag)
         xml = f"<CompleteMultipartUploadResult><ETag>{etag}</ETag>"
         return self._xml(f"{xml}</CompleteMultipartUploadResult>")
@@ -240,6 +245,8 @@ class _Exchange(BaseHTTPRequestHandler):
     def _get(self, _body: bytes) -> None:
         if "list-type" in self.query:
             return self._list()
+        if "uploads" in self.query:
+            return self._xml("<ListMultipartUploadsResult></ListMultipartUploadsResult>")
         if self.query:
             return self._refuse(501, "NotImplemented")
         there = self.server.objects.get(self.key)

@@ -74,7 +74,7 @@ def test_doctor_and_the_first_start_name_what_nginx_refuses(
     with nginx_before(behind, tmp_path, HOST_KEPT) as front:
         findings = found(remote_on(front), ["body-limit", "buffering", "connections"])
         given = {"remote": f"s3://{front.bucket}/p", "remote_endpoint": front.url}
-        with pytest.raises(ConfigError, match=r"1\.0 MB are refused") as refusal:
+        with pytest.raises(ConfigError, match="MB are refused") as refusal:
             refuse_wrong_remote(config.load(given | {"cache_dir": str(tmp_path / "new")}))
     assert findings["body-limit"].state is State.FAIL
     assert "client_max_body_size 0" in findings["body-limit"].fix
