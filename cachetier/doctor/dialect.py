@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from cachetier_client.bucket_format.uploads import SAVE_KEY
+from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.io.digests import digest_of
 from cachetier_client.units import shown_size, shown_span
 
 from cachetier.doctor.findings import CheckResult, fail, ok, warn
-from cachetier.doctor.probe import NotTriedError, Probe
+from cachetier.doctor.probe import METADATA, NotTriedError, Probe
 from cachetier.doctor.refusals import judge_refusal
 from cachetier.doctor.subject import Subject
 from cachetier.errors import RemoteError, RemoteRefusedError, ThrottledError, TransientError
@@ -40,11 +40,12 @@ def check_addressing(probe: Probe, _subject: Subject) -> CheckResult:
 
 
 def check_metadata(probe: Probe, _subject: object = None) -> CheckResult:
-    probe.needed_object()
-    key, metadata = probe.key("metadata"), {SAVE_KEY: "kept"}
-    probe.store.put(key, probe.small, digest=digest_of(probe.small), metadata=metadata)
-    info = probe.store.head(key)
-    if info is None or info.metadata.get(SAVE_KEY) != "kept":
+    return judge_metadata(probe.store.head(probe.needed_object().key))
+
+
+def judge_metadata(info: ObjectInfo | None) -> CheckResult:
+    """Say whether the store has kept the metadata of an object of ours."""
+    if info is None or not METADATA.items() <= info.metadata.items():
         fix = "Have the proxy pass on headers (x-amz-meta-*), or use another gateway."
         return fail("user metadata is dropped: nothing would become durable", fix)
     return ok("user metadata is kept")

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES
-from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.bucket_format.uploads import SAVE_KEY, ObjectInfo
 from cachetier_client.identity.names import RESERVED_SEGMENT
 from cachetier_client.io.digests import digest_of
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PATIENCE = RetryPolicy(attempts=3, cap_seconds=2.0, deadline_seconds=20.0)
 TIMEOUTS = (5.0, 15.0)
+METADATA = {SAVE_KEY: "kept"}  # nothing becomes durable without
 LEAST_PART_BYTES = 5 << 20
 SMALL_BYTES = 1024
 
@@ -100,7 +101,9 @@ class Probe:
     @cached_property
     def object(self) -> ObjectInfo:
         """A small object; raises what its put raises."""
-        return self.store.put(self.key("small"), self.small, digest=digest_of(self.small))
+        return self.store.put(
+            self.key("small"), self.small, digest=digest_of(self.small), metadata=METADATA
+        )
 
     def needed_object(self) -> ObjectInfo:
         """Return the small object.
@@ -116,7 +119,7 @@ class Probe:
     def upload(self, name: str, store: ObjectStore | None = None) -> tuple[str, str]:
         """Begin an upload; return its key and id. It is aborted at the end, unless it ``ended``."""
         key = self.key(name)
-        upload_id = (store or self.store).create_upload(key)
+        upload_id = (store or self.store).create_upload(key, METADATA)
         self._uploads[upload_id] = key
         return key, upload_id
 

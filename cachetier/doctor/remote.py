@@ -15,7 +15,8 @@ from cachetier_client.io.digests import digest_of
 from cachetier_client.s3_errors import GENERAL_REFUSALS
 from cachetier_client.units import shown_span, shown_time
 
-from cachetier.doctor.findings import CheckResult, fail, ok, skipped, warn
+from cachetier.doctor.dialect import judge_metadata
+from cachetier.doctor.findings import CheckResult, State, fail, ok, skipped, warn
 from cachetier.doctor.probe import NotTriedError, Probe
 from cachetier.doctor.subject import Subject
 from cachetier.errors import (
@@ -176,7 +177,8 @@ def check_multipart(probe: Probe, _subject: Subject) -> CheckResult:
         return fail("a completed upload is not the sum of its parts", _ANOTHER_STORE)
     if store.get(key, len(probe.part) - 5, 10) != probe.part[-5:] + probe.small[:5]:
         return fail("a completed upload holds other bytes", _ANOTHER_STORE)
-    return ok(f"two parts, {whole} B, are one object")
+    kept = judge_metadata(info)
+    return ok(f"two parts, {whole} B, are one object") if kept.state is State.OK else kept
 
 
 def _uploaded(probe: Probe, name: str, store: ObjectStore) -> str:

@@ -79,8 +79,11 @@ class Objects:
         }
         kept = headers.get(_CHECKSUM) if self.keeps_digests else None
         digest = from_base64(kept) if kept else None
-        size_bytes, etag = int(headers["content-length"]), headers.get("etag", "")
-        return ObjectInfo(key, size_bytes, etag, digest, metadata)
+        length = headers.get("content-length")
+        if length is None:  # a proxy sends bodies in pieces: a range says how long they are
+            ranged = self._call("GET", key, deadline, headers={"Range": "bytes=0-0"})
+            length = ranged.headers["content-range"].rpartition("/")[2]
+        return ObjectInfo(key, int(length), headers.get("etag", ""), digest, metadata)
 
     def get(self, key: str, deadline: Deadline) -> tuple[bytes, str] | None:
         """Return a small object with its ETag; None if there is none."""
