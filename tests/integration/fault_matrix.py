@@ -42,7 +42,7 @@ PLACES = ("first", "middle", "last")
 
 PART_BYTES = 8 << 20  # whole blocks, and more than S3's least part
 SINGLE_PUT_BYTES = 100_000
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 240.0  # a busy machine has little time for a drain
 
 # Short enough that a stalled call costs little, yet long enough for most calls of a busy server.
 TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=2.0)
@@ -166,8 +166,12 @@ class Scene:
     def unfinished(self, step: int) -> list[str]:
         return sorted(key for key, _ in self.direct.list_uploads(self.prefix(step)))
 
-    def judge(self, step: int) -> None:
-        """Look at the bucket alone: every byte is there, and nothing else."""
+    def judge(self, step: int, begun_late: int = 0) -> None:
+        """Look at the bucket alone: every byte is there, and nothing else.
+
+        Of an upload that begins only after its step was swept up after nobody knows: as many as
+        ``begun_late`` may be left.
+        """
         layout = Layout("ckpt")
         bucket = Bucket(self.direct, layout)
         seen = bucket.manifest(self.run, step)
@@ -182,7 +186,9 @@ class Scene:
             layout.part_key(self.run, str(step), 0),
             layout.manifest_key(self.run, step),
         }
-        assert self.unfinished(step) == sorted(self.theirs(step))
+        left = self.unfinished(step)
+        assert set(left) >= set(self.theirs(step))
+        assert len(left) <= len(self.theirs(step)) + begun_late, left
 
 
 def place_of(place: str, calls: int) -> int:

@@ -53,7 +53,7 @@ PREFIX = "train/"
 SIZE = Size(uploads=4, parts=4)
 PART_BYTES = 5 << 20  # S3's least
 SINGLE_PUT_BYTES = 100_000
-SECONDS = 60.0
+SECONDS = 240.0  # a busy machine has little time for a drain
 LATE_SECONDS = 0.5
 WRITES = 12  # of a program
 
@@ -151,7 +151,7 @@ class Watched(Troubles):
 
     def begin(self, prefix: str) -> None:
         """Watch what a program writes under ``prefix`` from now on."""
-        self._prefix, self._writes, self.looks = prefix, [], 0
+        self._prefix, self._writes, self.looks, self.broken = prefix, [], 0, []
 
     def write(self, key: str, size_bytes: int | None) -> None:
         """Hear what is about to be put, or (None) deleted."""

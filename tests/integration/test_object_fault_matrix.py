@@ -36,7 +36,7 @@ from tests.integration.object_fault_matrix import (
 CALLS = (*fault_matrix.CALLS, "DeleteObject")
 PAIRS = [pair for pair in product(Trouble, CALLS) if exists(*pair)]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

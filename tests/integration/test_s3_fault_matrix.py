@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,8 +36,9 @@ from tests.integration.fault_matrix import (
 # What one fault may cost beyond a clean run: all requests of the largest shard once more, a claim
 # or a publication decided anew, probes and looks at what is unfinished.
 EXTRA_REQUESTS = 20
+LATE_SECONDS = 0.5
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Control:
 
 @pytest.fixture(scope="module")
 def stage(seaweed_s3: S3Endpoint) -> Iterator[Stage]:
-    with S3Proxy(seaweed_s3.url, trickle_seconds=0.1) as proxy:
+    with S3Proxy(seaweed_s3.url, trickle_seconds=0.1, late_seconds=LATE_SECONDS) as proxy:
         yield Stage.of(proxy, seaweed_s3)
 
 
@@ -112,7 +114,10 @@ def test_a_checkpoint_meets_it_and_arrives(
             assert proxy.troubles.struck[trouble, call] == fired + 1, place
             assert proxy.requests - requests <= usual.total() + EXTRA_REQUESTS, place
             proxy.troubles.clear()
-            scene.judge(step)
+            if trouble is Trouble.LATE:
+                time.sleep(2 * LATE_SECONDS)  # what comes late changes nothing any more
+            began_late = (trouble, call) == (Trouble.LATE, "CreateMultipartUpload")
+            scene.judge(step, begun_late=int(began_late))
     # Nothing counted as verified that was not there; only an answer to HEAD itself can tell a lie.
     assert call == "HeadObject" or "lost" not in scene.node.seen.codes
     assert scene.node.told() == []

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,30 +72,32 @@ def run_part(name: str, part: str, workers: str) -> dict[str, Any]:
     everything = {VARIABLE: EVERYTHING, **os.environ}
     subprocess.run([*command, *paths], cwd=ROOT, env=everything, check=False)
     kinds = json.loads(counted.read_text(encoding="utf-8"))["kinds"]
-    return outcome_of(report) | {
+    return outcome_of(report, STORES[name].short) | {
         "cells": sum(each["number"] for each in kinds.values()),
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
     }
 
 
-def outcome_of(report: Path) -> dict[str, Any]:
-    """Return how many tests ended how, by a report of pytest, and the causes of the shortfalls."""
+def outcome_of(report: Path, short: Mapping[str, str]) -> dict[str, Any]:
+    """Return how many tests ended how, by a report of pytest.
+
+    A failure that ``short`` has a pattern of is the server's, and counted by its cause.
+    """
     ended: Counter[str] = Counter({"passed": 0, "short": 0, "failed": 0, "skipped": 0})
     causes: Counter[str] = Counter()
     failed: list[str] = []
     for case in ET.parse(report).iter("testcase"):
-        said = {each.tag: each for each in case}
-        skip = said.get("skipped")
-        if "failure" in said or "error" in said:
-            ended["failed"] += 1
-            failed.append(str(case.get("name")))
-        elif skip is None:
-            ended["passed"] += 1
-        elif skip.get("type") == "pytest.xfail":
+        name = str(case.get("name"))
+        tags = {each.tag for each in case}
+        cause = next((why for pattern, why in short.items() if re.search(pattern, name)), None)
+        if not tags & {"failure", "error"}:
+            ended["skipped" if "skipped" in tags else "passed"] += 1
+        elif cause is not None:
             ended["short"] += 1
-            causes[str(skip.get("message"))] += 1
+            causes[cause] += 1
         else:
-            ended["skipped"] += 1
+            ended["failed"] += 1
+            failed.append(name)
     return {**ended, "causes": dict(causes), "names of failed": sorted(set(failed))}
 
 
@@ -106,30 +109,30 @@ def main(
     """Judge each server, or one, in all parts, or one."""
     if only not in ("", *STORES) or part not in ("", *PARTS):
         raise typer.BadParameter(f"servers: {', '.join(STORES)}; parts: {', '.join(PARTS)}")
-    found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     failed = False
     for name in [only] if only else STORES:
         typer.echo(f"==> {name}")
-        row = found.setdefault(name, {"parts": {}})
-        row |= {"title": STORES[name].title, "settings": STORES[name].settings}
+        row: dict[str, Any] = {"title": STORES[name].title, "settings": STORES[name].settings}
         try:
             install(name)
             row["version"] = version(name)
         except (subprocess.CalledProcessError, FileNotFoundError) as error:
-            row["reason"] = reason_of(getattr(error, "stderr", "") or str(error))
             failed = True
-        else:
-            row.pop("reason", None)
-            for each in [part] if part else PARTS:
-                row["parts"][each] = run_part(name, each, workers)
-                failed |= bool(row["parts"][each]["failed"])
-                _write(found)
-        _write(found)
+            _keep(name, row | {"reason": reason_of(getattr(error, "stderr", "") or str(error))}, {})
+            continue
+        for each in [part] if part else PARTS:
+            came = run_part(name, each, workers)
+            failed |= bool(came["failed"])
+            _keep(name, row, {each: came})
     if failed:
         raise typer.Exit(1)
 
 
-def _write(found: dict[str, Any]) -> None:
+def _keep(name: str, row: dict[str, Any], parts: dict[str, Any]) -> None:
+    """Write what is known of a store; what other parts found stays."""
+    found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    known = found.get(name, {}).get("parts", {})
+    found[name] = row | {"parts": known | parts}
     RESULTS.write_text(json.dumps(dict(sorted(found.items())), indent=2) + "\n", encoding="utf-8")
 
 

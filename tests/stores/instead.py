@@ -1,10 +1,8 @@
 """A plugin of pytest: ``-p tests.stores.instead --store rclone`` puts that server in the place of
-SeaweedFS, leaves out what does not ask it, and expects it to fall short where it is known to.
+SeaweedFS, and leaves out the tests that do not ask it.
 """
 
 from __future__ import annotations
-
-import re
 
 import pytest
 
@@ -28,10 +26,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [item for item in items if not _asks_the_server(item)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
-    for pattern, reason in STORES[config.getoption("--store")].short.items():
-        for item in items:
-            if re.search(pattern, item.nodeid):
-                item.add_marker(pytest.mark.xfail(reason=reason, strict=False))
 
 
 def _asks_the_server(item: pytest.Item) -> bool:

@@ -202,6 +202,7 @@ def haproxy(folder: Path) -> Iterator[S3Endpoint]:
 
 
 _ONE_AT_A_TIME = "no condition of a write is known: of writers at once, each wins"
+_LATE = "a write that the network brings late undoes a newer one"
 _FOLDERS = "a key cannot be another's folder (`a` beside `a/b`)"
 _COPIES = "ranges are not copied: the bytes are sent"
 _ETAG = "the ETag that ends an upload in parts is not that of the object"
@@ -217,7 +218,7 @@ class Store:
         version: What tells it; the first number of what it says.
         debian: The package that brings the program, if PyPI does not.
         settings: What ours and its own must be set to.
-        short: What it does otherwise, by a pattern of the tests that show it.
+        short: What it does otherwise, by a pattern of the tests that fail of it.
     """
 
     start: Callable[[Path], AbstractContextManager[S3Endpoint]]
@@ -245,10 +246,11 @@ STORES = {
         _READ_BACK,
         short={
             r"racers|deletion_of_a_version": _ONE_AT_A_TIME,
+            r"\[late-(Put|Delete)Object\]": _LATE,
             r"copied_(and_sent|part|from)|one_copied|was_copied": _COPIES,
             r"prefix_lists_its_keys_in_order": _FOLDERS,
             r"content_headers": _HEADERS.format(""),
-            r"::test_parts_become_one": _ETAG,
+            r"^test_parts_become_one": _ETAG,
             r"part_sent_again": "a part cannot be sent again with other bytes",
             r"completed_upload": "parts must be numbered from 1 without a gap",
         },
@@ -260,6 +262,7 @@ STORES = {
         f"{_READ_BACK}; the gateway: `--multi-buckets --keep-etag --object-meta`",
         short={
             r"racers|deletion_of_a_version": _ONE_AT_A_TIME,
+            r"\[late-(Put|Delete)Object\]": _LATE,
             r"prefix_lists_its_keys_in_order": _FOLDERS,
             r"its_label|label_is_kept|content_headers": _HEADERS.format(_ENCODINGS),
             r"too_small_a_part": "parts below 5 MiB are taken",
