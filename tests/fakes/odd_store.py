@@ -50,7 +50,7 @@ class Oddity:
     missing: int = 404
     style: Literal["both", "path", "virtual"] = "both"
     refusal: str = "SecondLevelDomainForbidden"
-    conditions: Literal["obeyed", "refused", "ignored"] = "obeyed"
+    conditions: Literal["obeyed", "refused", "denied", "ignored"] = "obeyed"
     paths: Literal["kept", "merged", "decoded", "plus"] = "kept"
     limit_bytes: int = 1 << 40
     buffers: bool = False
@@ -203,6 +203,8 @@ class _Exchange(BaseHTTPRequestHandler):
         if absent or match:
             if store.oddity.conditions == "refused":
                 return self._refuse(501, "NotImplemented")
+            if store.oddity.conditions == "denied":
+                return self._refuse(403, "AccessDenied")
             wrong = there is not None if absent else there is None or there.etag != match
             if wrong and store.oddity.conditions == "obeyed":
                 return self._refuse(412, "PreconditionFailed")
