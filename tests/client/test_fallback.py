@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +254,17 @@ def test_an_environment_that_says_only_where_leaves_the_services_encryption_on()
     assert first_of(elsewhere, told) is elsewhere
     assert first_of(None, told) is told
     assert first_of(named, None) is named
+
+
+def test_an_environment_that_says_no_addressing_style_leaves_what_the_service_found() -> None:
+    where = {"CACHETIER_REMOTE": "s3://bucket/p", "CACHETIER_REMOTE_ENDPOINT": "http://s3.example"}
+    told = RemoteAddress("bucket", "p", "http://s3.example", addressing_style="virtual")
+    assert first_of(from_environment(where), told) == told
+    forced = where | {"CACHETIER_REMOTE_ADDRESSING_STYLE": "path"}
+    assert first_of(from_environment(forced), told) == replace(told, addressing_style="path")
+    elsewhere = where | {"CACHETIER_REMOTE_ENDPOINT": "http://other.example"}
+    found = first_of(from_environment(elsewhere), told)
+    assert found is not None and found.addressing_style == "auto"
 
 
 @pytest.mark.parametrize(

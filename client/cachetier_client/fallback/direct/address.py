@@ -123,10 +123,14 @@ def from_hello(hello: Any) -> RemoteAddress | None:
 def first_of(named: RemoteAddress | None, service: RemoteAddress | None) -> RemoteAddress | None:
     """Return what the environment names, else what the service does.
 
-    An environment that only says where does not turn off the encryption that the service has there.
+    An environment that only says where does not turn off the encryption that the service has there,
+    nor forget how the service found that the bucket is to be addressed.
     """
     if named is None or service is None:
         return named or service
+    same_place = (named.endpoint, named.bucket) == (service.endpoint, service.bucket)
+    if same_place and named.addressing_style == "auto" != service.addressing_style:
+        named = replace(named, addressing_style=service.addressing_style)
     silent = named.at_rest is AS_THE_BUCKET_DOES and named.url == service.url
     return replace(named, at_rest=service.at_rest) if silent else named
 
