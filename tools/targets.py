@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
@@ -72,14 +73,12 @@ def tried(target: str, clone: Path, *, long: bool) -> Tried:
     """Run ``make`` for a target in a clone."""
     given = SERVING.get(target, (LONG if long else SHORT).get(target, ""))
     log, begun = clone.with_name(f"{target}.log"), time.monotonic()
-    # make tells its children what it was given itself
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     command = ["make", "--no-print-directory", target, *shlex.split(given)]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
             cwd=clone,
-            env={**KEYS, **variables, "PIP_NO_INPUT": "1"},
+            env={**KEYS, **variables(os.environ), "PIP_NO_INPUT": "1"},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -91,6 +90,17 @@ def tried(target: str, clone: Path, *, long: bool) -> Tried:
     said = next((line.strip() for line in reversed(lines) if _tells(line)), "")
     outcome = "passed" if not code else "not possible here" if target in NEEDING else "failed"
     return Tried(target, given, outcome, seconds, said)
+
+
+def variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without what make tells its children: what it was given itself."""
+    flags = environment.get("MAKEFLAGS", "")
+    given = {name for name in environment if re.search(rf"(^|\s){re.escape(name)}=", flags)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in given and not name.startswith("MAKE")
+    }
 
 
 def _served(process: subprocess.Popen[bytes]) -> int:
