@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import ssl
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from cachetier.service.wiring import remote_for_clients, remotes_of
 from tests.fakes.odd_store import BUCKET, Kept, Oddity, OddStore, odd_store
 from tests.integration.doctoring import found
 from tests.integration.serving import running
+from tests.integration.test_first_start import self_signed
 
 ANYBODY = Credentials("anybody", "believed")
 
@@ -439,3 +442,22 @@ def test_a_node_saves_to_a_store_that_differs_in_all_that_is_supported_and_anoth
                 assert into == body
             assert (tmp_path / name / "cache" / FILE_NAME).exists()
         assert any(host.startswith(BUCKET) for host in server.hosts)
+
+
+@pytest.mark.usefixtures("keys")
+def test_doctor_looks_through_tls_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = self_signed(tmp_path / "server.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(bundle)
+    names = ["body-limit", "expect", "connections"]
+    with OddStore(Oddity(limit_bytes=1 << 20)) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, name="tls", daemon=True)
+        thread.start()
+        remote = RemoteSettings("durable", BUCKET, "p", server.url.replace("http:", "https:"))
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
+        findings = found(replace(remote, verify="readback"), names)
+        server.shutdown()
+        thread.join()
+    assert findings["body-limit"].state is State.FAIL
+    assert findings["expect"].state is findings["connections"].state is State.OK
