@@ -133,7 +133,8 @@ lock: $(STAMPS)/venv  ## Resolve requirements/*.txt again (UPGRADE=1: to the new
 	    $(COMPILE) --no-deps --no-annotate --output-file "$${list%.in}.txt" "$$list" || exit; done
 	@$(subst 3.11,3.12,$(COMPILE)) --no-deps --no-annotate \
 	    --output-file requirements/frameworks/megatron.txt requirements/frameworks/megatron.in
-	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt requirements/frameworks/*.txt requirements/s3clients/*.txt requirements/stores/*.txt requirements/s3clients/*/*.json
+	@! grep -nE '(https?|file)://|--(index|extra-index|find-links)' requirements/*.txt requirements/frameworks/*.txt requirements/s3clients/*.txt requirements/stores/*.txt
+	@! grep -n '"resolved":' requirements/s3clients/*/*.json
 
 sbom: $(STAMPS)/audit  ## Write build/sbom.json, a CycloneDX list of what the image installs, and validate it
 	@mkdir -p build
