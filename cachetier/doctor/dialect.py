@@ -148,7 +148,7 @@ def check_connections(probe: Probe, subject: Subject) -> CheckResult:
 
 @contextmanager
 def _asked(
-    probe: Probe, method: str, *headers: str, seconds: float = 5.0
+    probe: Probe, method: str, *headers: str, seconds: float = 2.0
 ) -> Iterator[tuple[str, socket.socket]]:
     """Send the head of a request; lend that of the answer, empty if it takes longer, and the line.
 

@@ -102,7 +102,9 @@ class OddStore(ThreadingHTTPServer):
 def odd_store(oddity: Oddity) -> Iterator[OddStore]:
     """Serve until the block ends."""
     with OddStore(oddity) as server:
-        thread = threading.Thread(target=server.serve_forever, name="odd-store", daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, args=(0.01,), name="odd-store", daemon=True
+        )
         thread.start()
         try:
             yield server

@@ -108,7 +108,9 @@ def issuer(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(reconnecting, "PAUSE_SECONDS", 0.0)
     with Issuer() as server:
-        thread = threading.Thread(target=server.serve_forever, name="issuer", daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, args=(0.01,), name="issuer", daemon=True
+        )
         thread.start()
         request.param(server, monkeypatch, tmp_path)
         yield server

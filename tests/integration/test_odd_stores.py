@@ -452,7 +452,9 @@ def test_doctor_looks_through_tls_as_well(tmp_path: Path, monkeypatch: pytest.Mo
     names = ["body-limit", "expect", "connections"]
     with OddStore(Oddity(limit_bytes=1 << 20)) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True)
-        thread = threading.Thread(target=server.serve_forever, name="tls", daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, args=(0.01,), name="tls", daemon=True
+        )
         thread.start()
         remote = RemoteSettings("durable", BUCKET, "p", server.url.replace("http:", "https:"))
         monkeypatch.setenv("AWS_CA_BUNDLE", str(bundle))
