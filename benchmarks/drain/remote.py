@@ -39,13 +39,15 @@ HERE = Place("127.0.0.1")
 class Counts:
     """What a sink has counted since it was last told to forget.
 
-    ``bytes`` came in as bodies, ``read_bytes`` went out as answers to GET.
+    ``bytes`` came in as bodies, ``arrived_bytes`` with those that did not come to their end;
+    ``read_bytes`` went out as answers to GET.
     ``accepted`` and ``rejected`` are tries of parts; ``repeated`` were accepted before. ``knocks``
     are connections made while it was down. ``p99_seconds`` is a part's latency, from its first try
     until it was accepted. ``at`` is an instant of the sink's monotonic clock, which is ours.
     """
 
     requests: int
+    arrived_bytes: int
     bytes: int
     read_bytes: int
     accepted: int

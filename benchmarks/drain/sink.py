@@ -52,7 +52,17 @@ class Tally:
     def clear(self) -> None:
         with self._lock:
             self._counts = dict.fromkeys(
-                ("requests", "bytes", "read_bytes", "accepted", "rejected", "repeated", "knocks"), 0
+                (
+                    "requests",
+                    "arrived_bytes",
+                    "bytes",
+                    "read_bytes",
+                    "accepted",
+                    "rejected",
+                    "repeated",
+                    "knocks",
+                ),
+                0,
             )
             self._tried_at: dict[tuple[str, str], float] = {}
             self._latencies: dict[tuple[str, str], float] = {}
@@ -159,7 +169,7 @@ class Sink:
         accepted = self._has_room() if request.is_part else True
         answer, size_bytes = SLOW_DOWN, 0
         body: Body = b""
-        way = Way(self._link, self._shape, self._at_work)
+        way = Way(self._link, self._shape, self._at_work, self.tally)
         if head.expects_continue and accepted:
             connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
         if accepted or not head.expects_continue:
@@ -204,16 +214,21 @@ class AtWork:
 class Way:
     """What one request goes through: the link of all, and its own connection."""
 
-    def __init__(self, shared: Link, shape: Shape, at_work: AtWork) -> None:
+    def __init__(self, shared: Link, shape: Shape, at_work: AtWork, tally: Tally) -> None:
         self._shared, self._own = shared, shape.way()
-        self._shape, self._at_work = shape, at_work
+        self._shape, self._at_work, self._tally = shape, at_work, tally
         self.piece_bytes = min(self._own.piece_bytes, shared.piece_bytes)
 
-    def carry(self, size_bytes: int) -> None:
-        """Return once so many bytes more are through, or in a buffer."""
+    def carry(self, size_bytes: int, ahead_bytes: float = 0.0) -> None:
+        """Return once so many bytes more are through, but for what a buffer takes ahead."""
         self._shared.carry(size_bytes)
         slower = self._shape.slower(self._at_work.number)
-        self._own.carry(size_bytes, self._shape.ahead, slower)
+        self._own.carry(size_bytes, ahead_bytes, slower)
+
+    def take(self, size_bytes: int) -> None:
+        """Return once so many bytes more of a body are taken."""
+        self.carry(size_bytes, self._shape.ahead)
+        self._tally.add(arrived_bytes=size_bytes)
 
     def finish(self) -> None:
         """Return once the buffer is worked through."""
@@ -263,7 +278,7 @@ class _Reader:
             if not dropped:
                 raise WireError("closed within a body")
             left -= dropped
-            link.carry(dropped)
+            link.take(dropped)
         return b"", framing
 
     def _kept(self, size_bytes: int, link: Way) -> bytearray:
@@ -276,7 +291,7 @@ class _Reader:
             if not received:
                 raise WireError("closed within a body")
             done += received
-            link.carry(received)
+            link.take(received)
         return body
 
 

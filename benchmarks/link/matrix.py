@@ -28,7 +28,7 @@ from benchmarks import processes, raw
 from benchmarks.drain.remote import none_went_early, put_held, seconds_until_durable
 from benchmarks.link import restoring
 from benchmarks.link.peers import Moved, Peer, fastest, has
-from benchmarks.link.worlds import GRID, WORLDS, Opened, opened
+from benchmarks.link.worlds import GRID, WORLDS, Opened, World, opened
 from benchmarks.measures import Result, at_least
 from benchmarks.node import node
 from benchmarks.scratch import Bench, settle
@@ -165,19 +165,19 @@ def measured(bench: Bench, cell: Cell, number: int) -> Record:
     bench = replace(bench, directory=bench.directory / f"cell-{number}")
     bench.directory.mkdir()
     try:
-        drain = drained_beside(bench, cell)
+        drain = drained_beside(bench, WORLDS[cell.world], cell.size_bytes, cell.shards)
         fits = cell.size_bytes <= RESTORED_AT_MOST
         return Record(cell, _now(), drain, _restored_beside(bench, cell) if fits else None)
     finally:
         shutil.rmtree(bench.directory)
 
 
-def drained_beside(bench: Bench, cell: Cell) -> Beside:
+def drained_beside(bench: Bench, world: World, size_bytes: int, shards: int) -> Beside:
     """Measure drains beside the best peer's upload."""
-    directory, each = Path(mkdtemp(dir=bench.directory)), cell.size_bytes // cell.shards
+    directory, each = Path(mkdtemp(dir=bench.directory)), size_bytes // shards
     source = raw.random_buffer(each)
-    with opened(WORLDS[cell.world], directory) as store:
-        files = restoring.files(directory / "files", each, cell.shards)
+    with opened(world, directory) as store:
+        files = restoring.files(directory / "files", each, shards)
 
         def put(peer: Peer) -> Moved:
             store.remote.forget()
@@ -185,7 +185,11 @@ def drained_beside(bench: Bench, cell: Cell) -> Beside:
             return peer.moved("put", files, store.endpoint)
 
         return _beside(
-            bench, cell, lambda number: _drained(directory, store, cell, source, number), put
+            bench,
+            world,
+            size_bytes,
+            lambda number: _drained(directory, store, source, shards, number),
+            put,
         )
 
 
@@ -199,26 +203,30 @@ def _restored_beside(bench: Bench, cell: Cell) -> Beside:
         store.take_shape()
         return _beside(
             bench,
-            cell,
+            WORLDS[cell.world],
+            cell.size_bytes,
             lambda number: restoring.restore(bench, store.endpoint, 1, each, cell.shards, number),
             lambda peer: peer.moved("get", files, store.endpoint),
         )
 
 
 def _beside(
-    bench: Bench, cell: Cell, ours: Callable[[int], Moved], theirs: Callable[[Peer], Moved]
+    bench: Bench,
+    world: World,
+    size_bytes: int,
+    ours: Callable[[int], Moved],
+    theirs: Callable[[Peer], Moved],
 ) -> Beside:
     """Find the best peer, and take runs in turns with it."""
-    limited = WORLDS[cell.world].is_limited
 
     def cost(moved: Moved) -> float:
-        return moved.seconds if limited else moved.cpu_seconds
+        return moved.seconds if world.is_limited else moved.cpu_seconds
 
     best = fastest(bench, theirs, _peers(bench), cost)
     pairs = [(ours(number), theirs(best)) for number in range(1 if bench.quick else RUNS)]
     ratio = statistics.median(cost(other) / cost(own) for own, other in pairs)
     own, other = (
-        cell.size_bytes / 1e6 / statistics.median(moved.seconds for moved in side)
+        size_bytes / 1e6 / statistics.median(moved.seconds for moved in side)
         for side in zip(*pairs, strict=True)
     )
     bench.say(f"{ratio:.2f}: {own:.0f} MB/s, {best} {other:.0f} MB/s")
@@ -233,7 +241,7 @@ def _peers(bench: Bench) -> list[Peer]:
     return [*peers, Peer("CRT client", 0), *s5cmd]
 
 
-def _drained(directory: Path, store: Opened, cell: Cell, source: memoryview, number: int) -> Moved:
+def _drained(directory: Path, store: Opened, source: memoryview, shards: int, number: int) -> Moved:
     """Have a drain that has just started send a step that it has waited for."""
     store.be_quick()
     store.remote.forget()
@@ -242,7 +250,7 @@ def _drained(directory: Path, store: Opened, cell: Cell, source: memoryview, num
         node(cache_dir, remote=store.endpoint) as service,
         Client(service.url) as client,
     ):
-        put_held(client, RUN, 1, repeat(source, cell.shards))
+        put_held(client, RUN, 1, repeat(source, shards))
         settle()
         none_went_early(store.remote)
         store.take_shape()

@@ -148,8 +148,9 @@ class Search:
 
     @property
     def found(self) -> int | None:
-        """How many are known to be good; None while nobody knows."""
-        return None if self._kept is None else self._kept.size
+        """How many are known to be good; None while nobody knows, or more are still tried."""
+        is_settled = self._search_at > -math.inf
+        return self._kept.size if self._kept is not None and is_settled else None
 
     # --- requests --------------------------------------------------------------------------------
 

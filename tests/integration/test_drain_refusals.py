@@ -26,7 +26,7 @@ from tests.integration.drain_node import REMOTE, Node, patterned
 
 PROBE_SECONDS = 0.2
 WAIT_SECONDS = 60.0
-LARGE = 40 << 20
+LARGE = 20 << 20  # in three parts
 POLICY = RetryPolicy(attempts=3, base_seconds=0.005, cap_seconds=0.05)
 STATE_OF = {
     Trouble.ACCESS_DENIED: "refused",
