@@ -275,8 +275,9 @@ def _rows(records: list[Record]) -> list[Result]:
 def _worst(what: str, found: dict[Cell, Beside]) -> Result:
     cell = min(found, key=lambda cell: found[cell].ratio)
     ratios = tuple(each.ratio for each in found.values())
-    measure = f"{what} in the worst of {len(WORLDS)} worlds / the best peer there"
-    return Result(measure, min(ratios), "", BAR, ratios, f"{cell.world}, beside {found[cell].peer}")
+    measure = f"{what} in the worst world measured (link/worlds.md) / the best peer there"
+    note = f"{cell.world}, beside {found[cell].peer}; {len(found)} of {len(WORLDS)} measured"
+    return Result(measure, min(ratios), "", BAR, ratios, note)
 
 
 def table(records: Iterable[Record]) -> str:
