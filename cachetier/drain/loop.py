@@ -7,7 +7,6 @@ told to stop, or with its channel.
 from __future__ import annotations
 
 import logging
-import math
 import queue
 import threading
 from collections.abc import Callable
@@ -116,7 +115,7 @@ class DrainLoop:
         self._size = size
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._outstanding = self._outstanding_bytes = 0
+        self._outstanding = 0
         self._parts = ThreadPoolExecutor(size.parts, thread_name_prefix="drain-part")
         self._buffers = Buffers(size.budget_bytes)
         self._pieces = Buffers(size.parts * PIECE_BYTES)
@@ -222,9 +221,8 @@ class DrainLoop:
             return UNANSWERED_SECONDS
         with self._lock:
             self._outstanding += len(handout.tasks)
-            self._outstanding_bytes += sum(task.size_bytes for task in handout.tasks)
-            all_of_it = len(handout.tasks) < room
-            self._traffic.backlog_bytes = self._outstanding_bytes if all_of_it else math.inf
+        size_bytes = sum(task.size_bytes for task in handout.tasks)
+        self._traffic.handed_out(size_bytes, all_of_it=len(handout.tasks) < room)
         for task in handout.tasks:
             self._tasks.put(task)
         self._traffic.hurried, self._traffic.rate_limit = handout.hurried, handout.rate_limit
@@ -260,5 +258,5 @@ class DrainLoop:
                 self._signals.stop()  # the next drain gets the task again
             with self._lock:
                 self._outstanding -= 1
-                self._outstanding_bytes -= task.size_bytes
+            self._traffic.ended(task.size_bytes)
             self._signals.poke()

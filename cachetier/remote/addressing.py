@@ -17,10 +17,9 @@ import msgspec
 
 from cachetier.errors import RemoteError, RemoteRefusedError
 from cachetier.remote.boto_client import (
-    Profile,
     Timeouts,
     configured_style,
-    connect,
+    connect_to,
     endpoint_of_profile,
 )
 from cachetier.remote.boto_errors import translated_errors
@@ -62,7 +61,7 @@ def with_style(remote: RemoteSettings, directory: Path) -> RemoteSettings:
         return remote
     style = stated_style(remote)
     if style == "auto":
-        style = _kept(directory).get(f"{remote.endpoint} {remote.bucket}", style)
+        style = _kept(directory).get(remote.place, style)
     with suppress(Exception):  # of whatever kind: the drain meets it too, and says so
         if style == "auto":
             style = alone("addressing", lambda: found_style(remote)).result(START_SECONDS)
@@ -75,9 +74,9 @@ def keep_styles(
     """Keep what ``with_style`` has made of ``as_set``; a disk that takes nothing is no trouble."""
     kept = _kept(directory)
     new = {
-        f"{each.endpoint} {each.bucket}": each.addressing_style
+        each.place: each.addressing_style
         for before, each in zip(as_set, found, strict=True)
-        if stated_style(before) == "auto" != each.addressing_style
+        if each.addressing_style != "auto" and stated_style(before) == "auto"
     }
     if not new.items() <= kept.items():
         with suppress(OSError):
@@ -105,13 +104,6 @@ def _has_a_choice(endpoint: str | None) -> bool:
 
 
 def _list_a_key(remote: RemoteSettings, style: AddressingStyle) -> None:
-    client = connect(
-        endpoint=remote.endpoint,
-        region=remote.region,
-        credentials=Profile(remote.profile) if remote.profile is not None else None,
-        max_connections=1,
-        timeouts=TIMEOUTS,
-        addressing_style=style,
-    )
+    client = connect_to(remote, style, max_connections=1, timeouts=TIMEOUTS)
     with translated_errors("list_objects_v2", None):
         client.list_objects_v2(Bucket=remote.bucket, Prefix=remote.prefix, MaxKeys=1)

@@ -39,7 +39,7 @@ from botocore.session import Session
 from cachetier.errors import ConfigError
 from cachetier.remote import stall_guard
 from cachetier.remote.boto_errors import in_a_line
-from cachetier.remote.settings import AddressingStyle
+from cachetier.remote.settings import AddressingStyle, RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
 from cachetier.remote.store_clock import StoreClock
 
@@ -137,6 +137,31 @@ def connect(
     if endpoint:
         client.meta.events.register("before-call.s3", _follow_no_redirect)
     return cast("S3Client", client)
+
+
+def connect_to(
+    remote: RemoteSettings,
+    style: AddressingStyle,
+    *,
+    max_connections: int,
+    timeouts: Timeouts | None = None,
+    store_clock: StoreClock | None = None,
+) -> S3Client:
+    """Return a client of the server of ``remote``, with its credentials, as ``connect`` does."""
+    return connect(
+        endpoint=remote.endpoint,
+        region=remote.region,
+        credentials=profile_of(remote),
+        max_connections=max_connections,
+        timeouts=timeouts,
+        store_clock=store_clock,
+        addressing_style=style,
+    )
+
+
+def profile_of(remote: RemoteSettings) -> Profile | None:
+    """Return whose credentials ``remote`` takes; None for the usual chain's."""
+    return Profile(remote.profile) if remote.profile is not None else None
 
 
 def endpoint_of_profile(name: str | None) -> str | None:

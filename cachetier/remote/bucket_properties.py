@@ -15,10 +15,10 @@ from cachetier.errors import RemoteError
 from cachetier.remote.addressing import found_style
 from cachetier.remote.boto_client import (
     FoundCredentials,
-    Profile,
     Timeouts,
-    connect,
+    connect_to,
     find_credentials,
+    profile_of,
 )
 from cachetier.remote.boto_errors import translated_errors
 from cachetier.remote.settings import RemoteSettings
@@ -37,15 +37,10 @@ class Inquiry:
 
     def __init__(self, settings: RemoteSettings) -> None:
         self._bucket = settings.bucket
-        self._credentials = Profile(settings.profile) if settings.profile is not None else None
+        self._credentials = profile_of(settings)
         self.addressing_style = found_style(settings)
-        self._client = connect(
-            endpoint=settings.endpoint,
-            region=settings.region,
-            credentials=self._credentials,
-            max_connections=1,
-            timeouts=TIMEOUTS,
-            addressing_style=self.addressing_style,
+        self._client = connect_to(
+            settings, self.addressing_style, max_connections=1, timeouts=TIMEOUTS
         )
         self._asked_at = 0.0
         self.clock_ahead_seconds: float | None = None

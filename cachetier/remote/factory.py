@@ -14,7 +14,7 @@ from cachetier_client.clock import Clock, SystemClock
 from cachetier.model.pace import Pace
 from cachetier.remote.addressing import found_style
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.boto_client import Profile, Timeouts, connect
+from cachetier.remote.boto_client import Timeouts, connect_to
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.hedging import HedgingObjectStore
 from cachetier.remote.paced import Controller, PacedObjectStore
@@ -45,14 +45,12 @@ def client_of(
     ``store_clock`` hears the dates of its answers.
     """
     return Renewed(
-        lambda: connect(
-            endpoint=settings.endpoint,
-            region=settings.region,
-            credentials=Profile(settings.profile) if settings.profile is not None else None,
+        lambda: connect_to(
+            settings,
+            found_style(settings),
             max_connections=max_connections,
             timeouts=timeouts,
             store_clock=store_clock,
-            addressing_style=found_style(settings),
         )
     )
 

@@ -49,5 +49,10 @@ class RemoteSettings:
     at_rest: AtRest = AS_THE_BUCKET_DOES
 
     @property
+    def place(self) -> str:
+        """The bucket at its server: what is found out of it holds for no other."""
+        return f"{self.endpoint or ''} {self.bucket}"
+
+    @property
     def url(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")

@@ -6,7 +6,6 @@ does on threads a strand does, and so many of them at a time.
 
 from __future__ import annotations
 
-import math
 import random
 from collections import deque
 from concurrent.futures import Executor
@@ -117,7 +116,7 @@ class NodeDrain:
             cast("StoreClaimer", _Claimed()),
         )
         self._tasks: deque[Task] = deque()
-        self._outstanding = self._outstanding_bytes = self._working = 0
+        self._outstanding = self._working = 0
         self._alarm = Alarm(world.events, self._look)
 
     def moved(self) -> float:
@@ -159,9 +158,8 @@ class NodeDrain:
         tasks = [task for work in plan.work if (task := self._task(work)) is not None]
         self._tasks.extend(tasks)
         self._outstanding = self._working + len(self._tasks)
-        self._outstanding_bytes += sum(task.size_bytes for task in tasks)
-        all_of_it = len(tasks) < count
-        self._traffic.backlog_bytes = self._outstanding_bytes if all_of_it else math.inf
+        size_bytes = sum(task.size_bytes for task in tasks)
+        self._traffic.handed_out(size_bytes, all_of_it=len(tasks) < count)
         self._traffic.hurried = self.wants_room or self.queue.is_hurried()
         due_in_seconds = plan.due_in_seconds
         return IDLE_SECONDS if due_in_seconds is None else min(IDLE_SECONDS, due_in_seconds)
@@ -178,7 +176,7 @@ class NodeDrain:
             self._worker.perform(task)
         self._working -= 1
         self._outstanding -= 1
-        self._outstanding_bytes -= task.size_bytes
+        self._traffic.ended(task.size_bytes)
         self.poke()
 
     # --- how the remote is -----------------------------------------------------------------------

@@ -256,15 +256,15 @@ def test_a_store_that_was_away_when_it_was_asked_is_asked_again_once_it_refuses(
 ) -> None:
     monkeypatch.setattr(reconnecting, "PAUSE_SECONDS", 0.0)
     with odd_store(Oddity(style="virtual")) as server:
-        remote, answers = remote_at(server), boto_client.connect
+        remote, answers = remote_at(server), boto_client.connect_to
         monkeypatch.setattr(
-            "cachetier.remote.addressing.connect",
-            lambda **_: answers(endpoint="http://127.0.0.1:1"),
+            "cachetier.remote.addressing.connect_to",
+            lambda *_, **__: boto_client.connect(endpoint="http://127.0.0.1:1"),
         )
         store = open_store(remote)
         with pytest.raises(RemoteRefusedError):
             store.list("")
-        monkeypatch.setattr("cachetier.remote.addressing.connect", answers)
+        monkeypatch.setattr("cachetier.remote.addressing.connect_to", answers)
         with pytest.raises(RemoteRefusedError):
             store.list("")
         assert store.list("").keys == ()

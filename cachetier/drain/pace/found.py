@@ -25,7 +25,7 @@ class Found:
 
     def __init__(self, descriptor: int, remote: RemoteSettings) -> None:
         self._descriptor = descriptor
-        self._remote = f"{remote.endpoint or ''} {remote.bucket}"
+        self._remote = remote.place
         self._at_once = self._read()
 
     def at_once(self) -> int | None:

@@ -115,7 +115,8 @@ class Traffic:
             fraction=random.random,
         )
         self.hurried = False
-        self.backlog_bytes = math.inf  # all that waits, if that is known
+        self._handed_bytes = 0  # of tasks that have not ended
+        self._backlog_bytes = math.inf  # all that waits, if that is known
         self.rate_limit: float | None = None  # what a person set, until the service starts again
         self._bandwidth = bandwidth
         self._clock = clock
@@ -152,8 +153,19 @@ class Traffic:
         return usual_upload_part_bytes(
             self._part_bytes_per_second,
             requests_are_scarce=scarce,
-            backlog_bytes=self.backlog_bytes,
+            backlog_bytes=self._backlog_bytes,
         )
+
+    def handed_out(self, size_bytes: int, *, all_of_it: bool) -> None:
+        """Hear of tasks with so many bytes; ``all_of_it``: nothing else waits."""
+        with self._lock:
+            self._handed_bytes += size_bytes
+            self._backlog_bytes = self._handed_bytes if all_of_it else math.inf
+
+    def ended(self, size_bytes: int) -> None:
+        """Hear that a task with so many bytes has ended, however it did."""
+        with self._lock:
+            self._handed_bytes -= size_bytes
 
     def link(self) -> Link | None:
         """Return what the link takes now, as far as known, and no more than the limits allow."""

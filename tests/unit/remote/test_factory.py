@@ -20,7 +20,7 @@ class Client:
 
     made: list[Client]
 
-    def __init__(self, **_options: object) -> None:
+    def __init__(self, *_remote: object, **_options: object) -> None:
         self.asked: list[str] = []
         self.made.append(self)
 
@@ -31,7 +31,7 @@ class Client:
 
 def test_mounts_by_the_dozen_share_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "made", [], raising=False)
-    monkeypatch.setattr(factory, "connect", Client)
+    monkeypatch.setattr(factory, "connect_to", Client)
     client = client_of(NOWHERE)
     own = open_remote(NOWHERE, client=client)
     opened = mount_opener(NOWHERE, client, own, Answers(lambda: 0.0))

@@ -74,11 +74,12 @@ def test_parts_follow_what_the_link_gives() -> None:
 
 def test_parts_are_small_while_little_waits() -> None:
     traffic = Traffic(16, FakeClock())
-    traffic.backlog_bytes = 512 << 20
+    traffic.handed_out(512 << 20, all_of_it=True)
     assert traffic.usual_upload_part_bytes() == SMALL_PART_BYTES
-    traffic.backlog_bytes = 2 << 30
+    traffic.handed_out((2 << 30) - (512 << 20), all_of_it=True)
     assert traffic.usual_upload_part_bytes() == PART_BYTES
-    traffic.backlog_bytes = 0
+    traffic.ended(2 << 30)
+    traffic.handed_out(0, all_of_it=True)
     throttle(traffic)
     assert traffic.usual_upload_part_bytes() == LARGE_PART_BYTES
 
