@@ -10,18 +10,18 @@ Where only the processor is the limit, processor seconds are compared, else seco
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import statistics
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import repeat
 from pathlib import Path
 from tempfile import mkdtemp
 
+import msgspec
 from cachetier_client import Client
 
 from benchmarks import processes, raw
@@ -103,6 +103,12 @@ def measure(bench: Bench) -> list[Result]:
 # --- which cells ----------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _File:
+    full_since: str | None = None
+    records: list[Record] = field(default_factory=list)
+
+
 @dataclass
 class Kept:
     """What was measured so far."""
@@ -112,22 +118,13 @@ class Kept:
 
     @classmethod
     def read(cls, path: Path) -> Kept:
-        raw = json.loads(path.read_text()) if path.exists() else {"records": []}
-        records = [
-            Record(
-                Cell(**each["cell"]),
-                each["at"],
-                Beside(**each["drain"]),
-                Beside(**each["restore"]) if each["restore"] else None,
-            )
-            for each in raw["records"]
-        ]
-        known = {each.cell: each for each in records if each.cell.world in WORLDS}
-        return cls(known, raw.get("full_since"))
+        kept = msgspec.json.decode(path.read_bytes(), type=_File) if path.exists() else _File()
+        known = {each.cell: each for each in kept.records if each.cell.world in WORLDS}
+        return cls(known, kept.full_since)
 
     def write(self, path: Path) -> None:
-        records = [asdict(each) for each in self.records.values()]
-        path.write_text(json.dumps({"full_since": self.full_since, "records": records}, indent=1))
+        kept = _File(self.full_since, list(self.records.values()))
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
     def add(self, record: Record) -> None:
         self.records[record.cell] = record

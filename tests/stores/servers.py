@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -64,6 +65,9 @@ frontend s3
 backend store
     server one {upstream}
 """
+
+
+Before = Callable[[S3Endpoint, Path], AbstractContextManager[S3Endpoint]]
 
 
 def program(name: str) -> str:
@@ -170,16 +174,6 @@ def nginx_before(
 
 
 @contextmanager
-def nginx(folder: Path) -> Iterator[S3Endpoint]:
-    """Serve SeaweedFS behind nginx, which is told no more than S3 needs."""
-    with (
-        seaweedfs(folder / "seaweedfs") as behind,
-        nginx_before(behind, folder) as front,
-    ):
-        yield front
-
-
-@contextmanager
 def haproxy_before(behind: S3Endpoint, folder: Path) -> Iterator[S3Endpoint]:
     """Serve a server through HAProxy, as Debian's package configures it."""
     (port,) = free_ports(1)
@@ -192,11 +186,11 @@ def haproxy_before(behind: S3Endpoint, folder: Path) -> Iterator[S3Endpoint]:
 
 
 @contextmanager
-def haproxy(folder: Path) -> Iterator[S3Endpoint]:
-    """Serve SeaweedFS behind HAProxy."""
+def seaweedfs_behind(before: Before, folder: Path) -> Iterator[S3Endpoint]:
+    """Serve SeaweedFS behind a proxy, which is told no more than S3 needs."""
     with (
         seaweedfs(folder / "seaweedfs") as behind,
-        haproxy_before(behind, folder) as front,
+        before(behind, folder) as front,
     ):
         yield front
 
@@ -232,13 +226,19 @@ class Store:
 _READ_BACK = '`remote_verify = "readback"`, `conditional_writes = false`'
 STORES = {
     "nginx": Store(
-        nginx,
+        partial(seaweedfs_behind, nginx_before),
         "SeaweedFS behind nginx",
         ("-v",),
         "nginx: `proxy_set_header Host $http_host`, `client_max_body_size 0`",
         debian="nginx",
     ),
-    "haproxy": Store(haproxy, "SeaweedFS behind HAProxy", ("-v",), "none", debian="haproxy"),
+    "haproxy": Store(
+        partial(seaweedfs_behind, haproxy_before),
+        "SeaweedFS behind HAProxy",
+        ("-v",),
+        "none",
+        debian="haproxy",
+    ),
     "rclone": Store(
         rclone,
         "rclone `serve s3`",
