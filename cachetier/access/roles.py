@@ -100,6 +100,7 @@ OPERATIONS: Mapping[str, Need] = {
     "fallback": _HINT,
     "collect": _ADMIN,
     "forget": _ADMIN,
+    "leave": _ADMIN,
     "drain_retry": _ADMIN,
     "drain_rate": _ADMIN,
     "link_create": Need(Role.READ, Extent.OWN, audited=True),  # a session shows runs and events

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SLICE_SECONDS = 1.0
+NOTHING_PENDING = {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
 SEAL_SECONDS = 60.0
 
 RunArgument = Annotated[str, typer.Argument(help="The training run.")]
@@ -186,13 +188,40 @@ def flush(
     if step is not None and run is None:
         refuse("--step needs --run", "Name the run of the step.", as_json=as_json)
     with _reach_until(deadline, url, as_json) as client:
-        _flush(client, run, step, deadline, as_json)
-        pending = {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
-        show(as_json, pending, "Everything asked for is durable.")
+        _in_slices(client, partial(_flush_known, client, run, step), deadline, as_json)
+        show(as_json, NOTHING_PENDING, "Everything asked for is durable.")
 
 
-def _flush(
-    client: Client, run: str | None, step: int | None, deadline: float, as_json: bool
+def leave(
+    deadline: Annotated[
+        float, typer.Option("--deadline", min=0.0, help="Seconds until all must be durable.")
+    ] = 240.0,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="The node does not go: have it take puts again.")
+    ] = False,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Take no more puts, and flush, before the node goes; exit 3 when not all is durable in time.
+
+    The node is left, and drains on, when the time is over too. It takes puts again after --stay, or
+    when its service starts anew. The newest step of a run is sent even where a policy keeps it.
+
+    JSON: `pending_shards`, `pending_bytes`, `pending_steps`: 0, 0 and none.
+    """
+    if stay:
+        with reported(as_json), reach(url) as client:
+            client.stay()
+            show(as_json, NOTHING_PENDING, "The node takes puts again.")
+        return
+    with _reach_until(deadline, url, as_json) as client:
+        _in_slices(client, client.leave, deadline, as_json)
+        left = "The node takes no more puts, and all that it has is durable."
+        show(as_json, NOTHING_PENDING, left)
+
+
+def _in_slices(
+    client: Client, flushed: Callable[[float], None], deadline: float, as_json: bool
 ) -> None:
     """Flush in one call, or in slices that move a bar."""
     from cachetier_client import (
@@ -205,7 +234,7 @@ def _flush(
     not_yet = (NotDurableError, DeadlineError, ServiceUnavailableError, StoppingError)
     bar = progress(as_json)
     if bar is None:
-        _flush_known(client, run, step, deadline)
+        flushed(deadline)
         return
     ends_at = time.monotonic() + deadline
     with bar:
@@ -214,7 +243,7 @@ def _flush(
         while True:
             left = ends_at - time.monotonic()
             try:
-                _flush_known(client, run, step, max(0.0, min(SLICE_SECONDS, left)))
+                flushed(max(0.0, min(SLICE_SECONDS, left)))
             except not_yet:
                 if left <= SLICE_SECONDS:
                     raise

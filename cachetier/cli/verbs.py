@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "doctor": ("doctor:doctor", "Check the node and its remotes, with a fix for each trouble."),
         "fsck": ("fsck:fsck", "Check files against the catalog against the remotes; repair."),
         "link": ("tokens:link", "Sign a browser in: print a link that works once."),
+        "leave": ("steps:leave", "Take no more puts, and flush, before the node goes."),
         "forget": ("steps:forget", "Give up the steps of a node that will not return."),
         "gc": ("gc:gc", "Say what nobody needs any more, and remove it."),
     },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,8 @@ from cachetier.restore.restore import Restore
 from cachetier.restore.whole_steps import WholeSteps
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
-from cachetier.steps.waits import Waits
+from cachetier.steps.pending import Pending
+from cachetier.steps.waits import Question, Waits
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.recent_events import RecentEvent
@@ -135,6 +137,7 @@ class Operations:
 
     ``refuse_when_stopping`` raises StoppingError once work is no longer taken, and
     ``refuse_when_leaving`` once shards are not: what is begun may still be sealed, and flushed.
+    ``putting`` counts a put that does not go through ``ingest``; ``leave`` has the node left.
     ``fell_back`` takes how many shards and bytes went past this service while it was away,
     ``failed`` which door answered with which code of an error. ``http_url`` says where the HTTP
     door is, if there is one; ``s3`` tells clients of the S3 door, ``settle``
@@ -156,6 +159,8 @@ class Operations:
     status: Callable[[], dict[str, Any]]
     refuse_when_stopping: Callable[[], None]
     refuse_when_leaving: Callable[[], None]
+    putting: Callable[[], AbstractContextManager[None]]
+    leave: Callable[[bool], Question[Pending]]
     fell_back: Callable[[int, int], None] = lambda _shards, _size_bytes: None
     failed: Callable[[str, str], None] = lambda _door, _code: None
     http_url: Callable[[], str | None] = lambda: None

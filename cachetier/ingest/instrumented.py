@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import Clock
@@ -15,6 +17,7 @@ from cachetier_client.trace_context import brought_along
 from cachetier.errors import BackpressureError, CachetierError
 from cachetier.ingest.ingest import Finish, Ingest, RemoteStage
 from cachetier.local.store import Staged
+from cachetier.steps.leaving import Course
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 from cachetier.telemetry.metrics import Metrics
@@ -27,13 +30,16 @@ PARTS_REMEMBERED = 4_096
 class InstrumentedIngest:
     """Counts what is acknowledged and what is turned away, and times it from admission on.
 
-    A stage carries when its put began. Thread-safe.
+    A stage carries when its put began; ``course`` knows it as under way. Thread-safe.
     """
 
-    def __init__(self, ingest: Ingest, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self, ingest: Ingest, metrics: Metrics, clock: Clock, course: Course | None = None
+    ) -> None:
         self._ingest = ingest
         self._metrics = metrics
         self._clock = clock
+        self._course = course or Course()
         self._lock = threading.Lock()
         self._parts: OrderedDict[tuple[str, int, str, int], None] = OrderedDict()
 
@@ -41,11 +47,8 @@ class InstrumentedIngest:
         self, ids: SaveIds, name: str, size_bytes: int | None, timeout_seconds: float
     ) -> Staged | RemoteStage:
         begun_at = self._clock.monotonic()
-        try:
+        with self._beginning(ids, name, begun_at):
             stage = self._ingest.begin(ids, name, size_bytes, timeout_seconds)
-        except BackpressureError as error:
-            self._refused(ids, name, error, begun_at)
-            raise
         stage.begun_at = begun_at
         self._begun(ids)
         return stage
@@ -61,7 +64,10 @@ class InstrumentedIngest:
         self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
     ) -> Receipt:
         commits_at = self._clock.monotonic()
-        receipt = self._ingest.commit(staged, ids, name, content)
+        try:
+            receipt = self._ingest.commit(staged, ids, name, content)
+        finally:
+            self._course.put_ends()
         self._committed(receipt, ids, staged.begun_at, commits_at)
         return receipt
 
@@ -69,7 +75,10 @@ class InstrumentedIngest:
         return self._ingest.refused_by_disk(error)
 
     def abort(self, staged: Staged | RemoteStage) -> None:
-        self._ingest.abort(staged)
+        try:
+            self._ingest.abort(staged)
+        finally:
+            self._course.put_ends()
 
     def begin_inline(
         self,
@@ -82,21 +91,33 @@ class InstrumentedIngest:
         element_size: int = 0,
     ) -> Finish:
         begun_at = self._clock.monotonic()
-        try:
+        with self._beginning(ids, name, begun_at):
             finish = self._ingest.begin_inline(
                 ids, name, body, digest, timeout_seconds, element_size=element_size
             )
-        except BackpressureError as error:
-            self._refused(ids, name, error, begun_at)
-            raise
 
         def finished() -> Receipt:
-            receipt = finish()
+            try:
+                receipt = finish()
+            finally:
+                self._course.put_ends()
             self._begun(ids)
             self._committed(receipt, ids, begun_at, begun_at)  # staged and committed in one
             return receipt
 
         return finished
+
+    @contextmanager
+    def _beginning(self, ids: SaveIds, name: str, begun_at: float) -> Iterator[None]:
+        """Count a put as under way, unless it fails to begin."""
+        self._course.put_begins()
+        try:
+            yield
+        except BaseException as error:
+            self._course.put_ends()
+            if isinstance(error, BackpressureError):
+                self._refused(ids, name, error, begun_at)
+            raise
 
     # --- what happens ----------------------------------------------------------------------------
 

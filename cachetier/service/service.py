@@ -22,7 +22,6 @@ from cachetier.config.settings import Settings
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.door import UnixDoor
 from cachetier.drain.serve.drains import Drain, OpenDrain
-from cachetier.errors import CachetierError, StoppingError
 from cachetier.ingest.admission import Admission
 from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
 from cachetier.ingest.instrumented import InstrumentedIngest
@@ -36,9 +35,7 @@ from cachetier.local.files.filesystem import checked_mount
 from cachetier.local.recovery import STORE_ID_NAME, Recovered, open_store
 from cachetier.local.store import Store
 from cachetier.model.backpressure import WhenFull
-from cachetier.model.checkpoint import SaveState
 from cachetier.model.keep import stays
-from cachetier.model.levels import Level
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
@@ -79,9 +76,10 @@ from cachetier.service.wiring import (
     who_may,
 )
 from cachetier.status.prometheus import points_of_catalog, points_of_service
-from cachetier.status.report import Addresses, Course, Door, NodeReport
+from cachetier.status.report import Addresses, Door, NodeReport
 from cachetier.status.warnings import Machine
 from cachetier.steps.incidents import Incidents
+from cachetier.steps.leaving import Course, Leaving
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.unflushed import UnflushedNotes
 from cachetier.steps.waits import Waits
@@ -258,7 +256,8 @@ class Service:
         self._notes = UnflushedNotes(store, self._bucket, self._changes, clock)
         self._housekeeping = self._keeper(evictor)
         self.report = self._reporter()
-        self.operations = self._operations(InstrumentedIngest(ingest, self.metrics, clock))
+        ingest = InstrumentedIngest(ingest, self.metrics, clock, self._course)
+        self.operations = self._operations(ingest)
 
     def _reporter(self) -> NodeReport:
         return NodeReport(
@@ -300,21 +299,24 @@ class Service:
         return SharedIngest(ingest, self._shares)
 
     def _operations(self, ingest: Ingest) -> Operations:
-        store = self.store
+        store, checkpoints = self.store, self._checkpoints()
+        self._leaving = Leaving(self._course, store, checkpoints)
         return Operations(
             store_id=store.store_id,
             access=self._access,
             ingest=ingest,
             restore=self._restore,
             whole_steps=WholeSteps(store, self._restore, self._clock),
-            checkpoints=self._checkpoints(),
+            checkpoints=checkpoints,
             waits=self._waits,
             incidents=self._incidents,
             phases=self._drain.queue.phases,
             garbage=self._garbage,
             status=self.report.status,
-            refuse_when_stopping=self._refuse_when_stopping,
-            refuse_when_leaving=self._refuse_when_leaving,
+            refuse_when_stopping=self._course.refuse_when_stopping,
+            refuse_when_leaving=self._course.refuse_when_leaving,
+            putting=self._course.putting,
+            leave=self._leaving.leave,
             fell_back=self._fell_back,
             failed=self.metrics.answered_with_error,
             http_url=lambda: self.url,
@@ -493,25 +495,12 @@ class Service:
     def leave(self) -> None:
         """Take no more puts, and flush for up to ``notice_seconds``, if they are set.
 
-        Of each run whose newest complete step is local-only, that step is sent as well: who leaves
-        takes along what the job would resume from.
-
         Source: docs/leaving.md.
         """
         notice_seconds = self._settings.notice_seconds
         if not notice_seconds or self._course.stopping or self.store.fenced:
             return
-        self._course.leaving = True
-        tell(log, events.NODE_LEAVING, notice_seconds=notice_seconds)
-        checkpoints = self.operations.checkpoints
-        for run in checkpoints.runs():
-            try:
-                newest = checkpoints.latest(run, Level.LOCAL)
-                if newest is not None and newest.state == SaveState.LOCAL_ONLY:
-                    checkpoints.flush(run, newest.step, 0.0)
-            except CachetierError as error:  # deleted at this very moment, or its rows are damaged
-                tell(log, events.NODE_STEP_BEHIND, run=run, reason=error.message)
-        left = checkpoints.flush(None, None, notice_seconds)
+        left = self._leaving.leave().answer(self._changes, notice_seconds)
         if left:
             shards, size_bytes = left.shards, left.size_bytes
             tell(log, events.NODE_BEHIND, left=str(left), shards=shards, size_bytes=size_bytes)
@@ -539,15 +528,6 @@ class Service:
         for door in self._sockets:
             door.stop(self._grace.left())
 
-    def _refuse_when_stopping(self) -> None:
-        if self._course.stopping:
-            raise StoppingError("the service is stopping")
-
-    def _refuse_when_leaving(self) -> None:
-        self._refuse_when_stopping()
-        if self._course.leaving:
-            raise StoppingError("the node is being left: it takes no more shards")
-
     # --- what happens ----------------------------------------------------------------------------
 
     def _tell_ready(self) -> None:
@@ -561,7 +541,7 @@ class Service:
         self._changes.ring()
 
     def _fell_back(self, shards: int, size_bytes: int) -> None:
-        self._refuse_when_leaving()  # to the client it is as good as away still
+        self._course.refuse_when_leaving()  # to the client it is as good as away still
         self.metrics.fallback_shards.inc(shards)
         self.metrics.fallback_bytes.inc(size_bytes)
         self._pending_seals.look_soon()

@@ -17,6 +17,7 @@ from cachetier.remote.answers import Answers
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot, snapshot_of
 from cachetier.status.status import status_of
 from cachetier.status.warnings import Machine
+from cachetier.steps.leaving import Course
 
 
 class Door(Protocol):
@@ -24,14 +25,6 @@ class Door(Protocol):
 
     @property
     def connections(self) -> int: ...
-
-
-@dataclass(slots=True)
-class Course:
-    """How far the service is on its way from start to stop."""
-
-    leaving: bool = False
-    stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,16 +39,17 @@ class PendingStep:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The steps, oldest first; true while there is any."""
+    """The steps, oldest first, and how many ``puts`` still bring more; true while there is any."""
 
     steps: tuple[PendingStep, ...] = ()
+    puts: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.steps)
+        return bool(self.steps) or self.puts > 0
 
     @property
     def shards(self) -> int:
-        return sum(step.shards for step in self.steps)
+        return sum(step.shards for step in self.steps) + self.puts
 
     @property
     def size_bytes(self) -> int:
@@ -58,6 +59,8 @@ class Pending:
         named = [str(each) for each in self.steps[:STEPS_NAMED]]
         if len(self.steps) > STEPS_NAMED:
             named.append(f"{len(self.steps) - STEPS_NAMED} more")
+        if self.puts:
+            named.append(f"{counted(self.puts, 'put')} under way")
         return f"{_counted(self)} of steps {', '.join(named)}"
 
     def as_json(self) -> dict[str, Any]:

@@ -148,7 +148,8 @@ SERVICE_FENCED = _event(
 CATALOG_UNREADABLE = _error(
     "catalog.unreadable", "the catalog cannot be read: %(reason)s", alike=("reason",)
 )
-NODE_LEAVING = _info("node.leaving", "leaving the node: flushing for up to %(notice_seconds)g s")
+NODE_LEAVING = _info("node.leaving", "leaving the node: no more puts, and all is flushed")
+NODE_STAYS = _info("node.stays", "the node is left no more: it takes puts again")
 NODE_STEP_BEHIND = _warning(
     "node.step_behind", "the newest step of %(run)s may stay behind: %(reason)s"
 )

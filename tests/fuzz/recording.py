@@ -190,6 +190,7 @@ def work(client: Client) -> None:
     client.unflushed(RUN, **quick)
     with contextlib.suppress(CachetierClientError):  # no other node has a note
         client.forget("node-17", RUN, **quick)
+    client.stay(**quick)
     client.whoami(**quick)
     client.link(**quick)
     client.create_token("owner", expires_seconds=60.0, **quick)

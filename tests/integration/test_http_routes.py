@@ -298,6 +298,7 @@ def test_the_description_names_every_route(shared: Served) -> None:
         "/v1/phase",
         "/v1/fallback",
         "/v1/forget",
+        "/v1/leave",
         "/livez",
         "/readyz",
         "/metrics",

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cachetier_client import Client, StoppingError
+from cachetier_client import Client, InvalidRequestError, NotDurableError, StoppingError
+from cachetier_client.deadline import Deadline
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.notifier import Changes
 from cachetier.remote.factory import open_store
@@ -24,6 +26,7 @@ from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.client.fakes import FakeClock
 from tests.integration.serving import Served, serving
+from tests.integration.test_cli import run
 
 SEAL = {"rank": 0, "world_size": 1, "save_id": "http"}
 
@@ -58,6 +61,76 @@ def test_a_node_that_is_left_takes_no_shards_but_finishes_what_is_begun() -> Non
                 with pytest.raises(StoppingError):
                     client.put_shard(b"z", run="r", step=2, name="z")
         assert (None, None) in served.drain.hurried
+
+
+def patience(seconds: float) -> dict[str, object]:
+    return {"timeout_seconds": seconds}
+
+
+@pytest.mark.parametrize("door", ["unix", "http"])
+def test_a_node_leaves_when_it_is_told_to_and_stays_when_it_is_told_so(door: str) -> None:
+    with serving() as served:
+        url = served.unix_url if door == "unix" else str(served.service.url)
+        with Client(url, fallback="fail", clock=FakeClock()) as client:
+            client.leave(10.0)
+            assert client.status()["state"] == "leaving"
+            with pytest.raises(StoppingError, match="cachetier leave --stay"):
+                client.put_shard(b"x", run="r", step=1, name="x", rank=0, world_size=1)
+            client.stay()
+            assert client.status()["state"] == "ready"
+            client.put_shard(b"x", run="r", step=1, name="x", rank=0, world_size=1)
+            with pytest.raises(NotDurableError, match=r"1 shard.* r/1"):
+                client.leave(0.1)
+            assert client.status()["state"] == "leaving"
+
+
+def test_a_node_has_not_left_while_a_put_is_under_way() -> None:
+    with serving() as served, Client(served.unix_url, fallback="fail") as client:
+        with client.open_shard("r", 1, "x", rank=0, world_size=1) as stream:
+            stream.write(bytes(2 * BLOCK_BYTES + 1))
+            assert served.service._course.puts == 1
+            late = served.call.post("/v1/leave", patience(0.1))
+            assert (late.status, late.code) == (504, "not_durable")
+            assert "1 put under way" in late.json["detail"]
+        assert served.service._course.puts == 0  # what had begun was taken
+        late = served.call.post("/v1/leave", patience(0.1))
+        assert "of steps r/1" in late.json["detail"]
+
+
+def test_a_step_that_is_sealed_while_the_node_is_left_is_sent_though_a_policy_keeps_it() -> None:
+    with serving(durable_every=100) as served:
+        put = "/v1/runs/r/steps/2/shards/x"
+        assert served.call("PUT", put, b"x").status == 201
+        assert served.call.post("/v1/leave", patience(0.1)).status == 200  # no step yet
+        assert served.call.post("/v1/runs/r/steps/2/seal", SEAL).status == 200
+
+        late = served.call.post("/v1/leave", patience(0.1))
+
+        assert (late.status, served.drain.hurried[-2:]) == (504, [("r", 2), (None, None)])
+
+
+@pytest.mark.parametrize("wrong", [{"stay": 1}, {"timeout_seconds": -1}, {"other": True}])
+def test_a_wrong_request_does_not_have_the_node_left(wrong: dict[str, object]) -> None:
+    with serving() as served:
+        assert served.call.post("/v1/leave", wrong).status == 422
+        with pytest.raises(InvalidRequestError), Client(served.unix_url) as client:
+            client._caller.transport.call("leave", {"stay": 1, **wrong}, Deadline(9, FakeClock()))
+        assert served.service.operations.status()["state"] == "ready"
+
+
+def test_the_verb_ends_with_3_when_not_all_is_durable_and_with_0_when_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with serving() as served:
+        assert served.put("x", b"x").status == 201
+        late = run(served, "leave", "--deadline", "0.1")
+        assert (late.code, served.call("GET", "/readyz").status) == (3, 503)
+        stayed = run(served, "leave", "--stay")
+        assert (stayed.code, stayed.out) == (0, "The node takes puts again.\n")
+        assert served.call("GET", "/readyz").status == 200
+        assert served.call("DELETE", "/v1/runs/r/steps/1").status == 200
+        left = run(served, "leave", "--json")
+        assert (left.code, left.json["pending_shards"]) == (0, 0)
 
 
 def test_without_a_notice_time_nothing_is_flushed() -> None:

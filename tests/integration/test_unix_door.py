@@ -111,6 +111,8 @@ class Door:
             status=lambda: {"state": "ready"},
             refuse_when_stopping=self._refuse,
             refuse_when_leaving=self._refuse,
+            putting=contextlib.nullcontext,
+            leave=lambda _stay: self.node.checkpoints.drained(None, None),
         )
         self.node.store.open_files.start()
         self.door = UnixDoor(self.path, self.operations)

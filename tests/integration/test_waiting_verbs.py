@@ -173,7 +173,7 @@ class RestartingClient:
         assert timeout_seconds > 30
         return {"dirty_bytes": 7}
 
-    def flush(self, _run: str | None, _step: int | None, _timeout_seconds: float) -> None:
+    def flush(self, _timeout_seconds: float) -> None:
         self.away -= 1
         if self.away >= 0:
             raise ServiceUnavailableError("away")
@@ -184,7 +184,7 @@ def test_a_flush_with_a_bar_outlasts_a_restart_of_the_service(
 ) -> None:
     monkeypatch.setattr(steps, "progress", lambda _as_json: Bar())
     client: Any = RestartingClient()
-    steps._flush(client, None, None, 60.0, as_json=False)
+    steps._in_slices(client, client.flush, 60.0, as_json=False)
     assert client.away == -1
 
 

@@ -19,6 +19,8 @@ from cachetier.doors.http.waiting import answered
 from cachetier.doors.operations import Operations
 from cachetier.errors import NotDurableError
 from cachetier.model.levels import Level
+from cachetier.steps.pending import Pending
+from cachetier.steps.waits import Question
 from cachetier.telemetry.metrics import CONTENT_TYPE
 
 NotReady = Callable[[], str | None]
@@ -132,6 +134,11 @@ def keeping_routes(node: Operations, pools: Pools) -> APIRouter:
         )
         return schemas.Collected(collected=schemas.CollectionModel(**found.as_json()))
 
+    @router.post("/v1/leave")
+    async def leave(request: Request, what: schemas.LeaveRequest) -> schemas.Flushed:
+        drained = await pools.patient(node.leave, what.stay)
+        return await _durable(node, request, drained, what.timeout_seconds)
+
     return router
 
 
@@ -222,16 +229,8 @@ def own_routes(node: Operations, pools: Pools, not_ready: NotReady) -> APIRouter
         request: Request, what: schemas.FlushRequest, run: str | None
     ) -> schemas.Flushed:
         drained = await pools.quick(node.checkpoints.drained, run, what.step)
-        left = await answered(node, request.scope, request.receive, drained, what.timeout_seconds)
-        if left:
-            raise NotDurableError(
-                f"after {what.timeout_seconds:g} s these are not durable: {left}",
-                pending_shards=left.shards,
-                pending_bytes=left.size_bytes,
-                run=run,
-                step=what.step,
-            )
-        return schemas.Flushed(**left.as_json())
+        seconds = what.timeout_seconds
+        return await _durable(node, request, drained, seconds, run=run, step=what.step)
 
     @router.post("/v1/forget")
     async def forget(request: Request, what: schemas.ForgetRequest) -> dict[str, Any]:
@@ -248,6 +247,25 @@ def own_routes(node: Operations, pools: Pools, not_ready: NotReady) -> APIRouter
         return readyz(not_ready)
 
     return router
+
+
+async def _durable(
+    node: Operations, request: Request, drained: Question[Pending], seconds: float, **of: Any
+) -> schemas.Flushed:
+    """Answer once nothing is left.
+
+    Raises:
+        NotDurableError: Something is after ``seconds``; the message names it.
+    """
+    left = await answered(node, request.scope, request.receive, drained, seconds)
+    if left:
+        raise NotDurableError(
+            f"after {seconds:g} s these are not durable: {left}",
+            pending_shards=left.shards,
+            pending_bytes=left.size_bytes,
+            **of,
+        )
+    return schemas.Flushed(**left.as_json())
 
 
 def livez() -> Response:

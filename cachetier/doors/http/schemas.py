@@ -35,6 +35,13 @@ class FlushRequest(_Request):
     timeout_seconds: Seconds = 60.0
 
 
+class LeaveRequest(_Request):
+    """How long to wait until all is durable; ``stay``: the node is left no more."""
+
+    stay: Annotated[bool, Field(strict=True)] = False
+    timeout_seconds: Seconds = 60.0
+
+
 class IncidentsRequest(_Request):
     """Which client asks what befell its runs; ``clear``: it need not be told again."""
 

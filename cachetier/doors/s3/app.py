@@ -185,7 +185,7 @@ class S3App(Front):
                 run = None if mount is None else mount.name
                 doing.enter_context(self._access.doing(caller, route.right, run, **named))
             if route.right in WRITING:
-                self._node.refuse_when_leaving()
+                doing.enter_context(self._node.putting())
             answer = await self._serve_by[route.name](call)
             if answer is not None:
                 await answer(request.scope, exchange.receive, exchange.send)

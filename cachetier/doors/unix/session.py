@@ -405,6 +405,10 @@ class Session:
         )
         return Reply(self._answer_to(drained, requests.timeout_of(header)).as_json())
 
+    def _leave(self, header: Header) -> Reply:
+        left = self._node.leave(requests.flag_of(header, "stay"))
+        return Reply(self._answer_to(left, requests.timeout_of(header)).as_json())
+
     def _answer_to(self, question: Question[_Answer], timeout_seconds: float) -> _Answer:
         """Wait for an answer, and for no longer than the peer does."""
         answer = self._node.waits.ask(question, timeout_seconds)
@@ -581,6 +585,7 @@ _OPERATIONS: dict[str, _Operation] = {
     "unpin": _on(_step, Session._unpin),
     "pins": _on(_header, Session._pins),
     "collect": _on(_header, Session._collect),
+    "leave": _on(_header, Session._leave),
     "forget": _on(_header, lambda s, h: Reply(s._node.checkpoints.unflushed.forgotten(h))),
     "link_create": _on(_header, Session._link_create),
     "token_create": _on(_header, Session._token_create),

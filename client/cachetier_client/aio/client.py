@@ -113,6 +113,8 @@ class AsyncClient(OnThreads[Client]):
     seal = awaited(Client.seal)
     wait = waited_for(Client.wait)
     flush = waited_for(Client.flush)
+    leave = waited_for(Client.leave)
+    stay = awaited(Client.stay)
     runs = awaited(Client.runs)
     steps = awaited(Client.steps)
     branches = awaited(Client.branches)

@@ -209,20 +209,28 @@ class Caller:
 
     def flush(self, run: str | None, step: int | None, timeout_seconds: float) -> None:
         """Wait until nothing of the run, or of anything, is dirty."""
+        self._until_durable("flush", {"run": run, "step": step}, timeout_seconds)
+
+    def leave(self, timeout_seconds: float, *, stay: bool) -> None:
+        """Have the node left, and wait until nothing is dirty; with ``stay`` take that back."""
+        self._until_durable("leave", {"stay": stay}, timeout_seconds)
+
+    def _until_durable(self, op: str, fields: dict[str, Any], timeout_seconds: float) -> None:
         deadline = self.deadline(max(timeout_seconds, _SHORTEST_EXCHANGE_SECONDS))
         patience = min(timeout_seconds, deadline.for_service())
-        fields = {"run": run, "step": step, "timeout_seconds": patience}
+        fields = {**fields, "timeout_seconds": patience}
         with understood(), _not_durable_in_time(timeout_seconds):
-            reply = self.transport.call("flush", fields, deadline)
+            reply = self.transport.call(op, fields, deadline)
             shards, size_bytes = int(reply["pending_shards"]), int(reply["pending_bytes"])
             steps = [f"{each['run']}/{each['step']}" for each in reply["pending_steps"]]
         if shards:
             more = f" and {len(steps) - _STEPS_NAMED} more" if steps[_STEPS_NAMED:] else ""
             are = "is" if shards == 1 else "are"
             of_steps = "of step" if len(steps) == 1 else "of steps"
+            named = f"{of_steps} {', '.join(steps[:_STEPS_NAMED])}{more}" if steps else "under way"
             raise NotDurableError(
                 f"{counted(shards, 'shard')} ({shown_size(size_bytes)}) {are} not durable in time, "
-                f"{of_steps} {', '.join(steps[:_STEPS_NAMED])}{more}"
+                f"{named}"
             )
 
     # --- parts -----------------------------------------------------------------------------------

@@ -220,6 +220,27 @@ class Runs:
             which_step = None if step is None else checked_step(step)
             self._caller.flush(which_run, which_step, timeout_seconds)
 
+    def leave(self, timeout_seconds: float = PUT_SECONDS) -> None:
+        """Have the node take no more puts, and wait until all that it has is durable.
+
+        It is left, and drains on, when the time is over too: until ``stay``, or its next start.
+
+        Raises:
+            NotDurableError: Something is not, or a put is still under way; the message names it.
+            ForbiddenError: Only an admin may.
+        """
+        with self._caller.calling("leave"):
+            self._caller.leave(timeout_seconds, stay=False)
+
+    def stay(self, *, timeout_seconds: float = LOOK_SECONDS) -> None:
+        """Have a node that is being left take puts again.
+
+        Raises:
+            ForbiddenError: Only an admin may.
+        """
+        with self._caller.calling("leave"):
+            self._caller.leave(timeout_seconds, stay=True)
+
     def delete_step(
         self, run: str | None, step: SupportsIndex, *, timeout_seconds: float = LOOK_SECONDS
     ) -> int:

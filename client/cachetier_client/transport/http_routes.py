@@ -75,6 +75,7 @@ def request_for(op: str, fields: Mapping[str, Any]) -> Request:
         "token_list": Request("GET", "/v1/tokens"),
         "token_revoke": Request("DELETE", f"/v1/tokens/{_quoted(fields.get('id'))}"),
         "flush": Request("POST", "/v1/flush", _document(fields, "run", "step", _TIMEOUT)),
+        "leave": Request("POST", "/v1/leave", _document(fields, "stay", _TIMEOUT)),
         "phase": Request("POST", "/v1/phase", _document(fields, "client_id", "busy")),
         "fallback": Request("POST", "/v1/fallback", _document(fields, "shards", "size_bytes")),
         "seal": Request(

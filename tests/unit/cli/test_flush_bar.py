@@ -17,7 +17,7 @@ class Node:
     def __init__(self, *answers: Exception | None) -> None:
         self.answers = list(answers)
 
-    def flush(self, _run: object, _step: object, _seconds: float) -> None:
+    def flush(self, _seconds: float) -> None:
         answer = self.answers.pop(0)
         if answer is not None:
             raise answer
@@ -28,7 +28,7 @@ class Node:
 
 def flush(node: Node, monkeypatch: pytest.MonkeyPatch, deadline: float) -> None:
     monkeypatch.setattr(steps, "progress", lambda _as_json: Progress(disable=True))
-    steps._flush(cast("Client", node), None, None, deadline, False)
+    steps._in_slices(cast("Client", node), node.flush, deadline, False)
 
 
 def test_slices_follow_each_other_until_one_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
