@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,39 @@ def test_what_cannot_be_flushed_is_named_and_a_second_sigterm_ends_it_at_once(
 
     told = "left behind, safe on this node only: 1 shard, 1 B of steps run/1 (1 shard, 1 B)"
     assert told in (tmp_path / "log").read_text()
+
+
+def test_puts_that_meet_a_restart_wait_for_it_and_nothing_is_flushed(tmp_path: Path) -> None:
+    nowhere = "http://127.0.0.1:1"
+    process, ready = started(tmp_path, nowhere, remote="s3://bucket/p")
+    put = 0
+    enough, enough_again = threading.Event(), threading.Event()
+
+    def train() -> None:
+        nonlocal put
+        with Client(f"unix://{ready['socket']}", run="run", fallback="wait") as client:
+            while not enough_again.is_set():
+                name = f"shard-{put:06}"
+                client.put_shard(bytes(100_000), step=1, name=name, rank=0, world_size=1)
+                put += 1
+                if put == 20:
+                    enough.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(train)
+        assert enough.wait(60)
+        process.terminate()
+        assert ended(process) == 0
+        before = put
+        process, _ = started(tmp_path, nowhere, remote="s3://bucket/p")
+        deadline = time.monotonic() + 60
+        while put < before + 20 and not training.done():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        enough_again.set()
+        training.result(60)
+    with Client(f"unix://{ready['socket']}", fallback="fail") as client:
+        assert client.status()["dirty_bytes"] == put * 100_000
+    process.terminate()
+    assert ended(process) == 0
+    assert "leaving" not in (tmp_path / "log").read_text()
