@@ -19,7 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FILES = ("docker-compose.yml", "deploy/Dockerfile", "deploy/kubernetes.yml")
+FILES = (
+    "docker-compose.yml",
+    "deploy/Dockerfile",
+    "deploy/kubernetes.yml",
+    "deploy/kubernetes-leave.yml",
+    "deploy/host-directories.patch.yml",
+)
 OWN = re.compile(r"(?:[\w.:/-]+/)?cachetier:[\w.-]+(?:@sha256:[0-9a-f]{64})?")
 _OWN_LINE = re.compile(rf"^( +image: ){OWN.pattern}$", re.MULTILINE)
 SECONDS = 30.0

@@ -49,14 +49,41 @@ def test_the_service_accepts_the_settings_of_the_config_map(
     assert settings.health_address == ("0.0.0.0", CONTAINER["ports"][1]["containerPort"])
 
 
-def test_the_kubelet_waits_until_a_node_that_is_left_has_flushed(
+def test_an_upgrade_flushes_nothing_and_the_kubelet_waits_for_what_is_in_flight(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings = settings_of(monkeypatch, CONFIG["data"] | CREDENTIALS)
 
-    assert settings.notice_seconds > 0
+    assert settings.notice_seconds == 0
     assert POD["terminationGracePeriodSeconds"] >= needed_seconds(settings)
-    assert "lifecycle" not in CONTAINER  # a preStop would only take of that time
+    assert "lifecycle" not in CONTAINER
+    assert DAEMON_SET["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%"}
+    assert DAEMON_SET["spec"]["minReadySeconds"] > 0
+
+
+def test_a_node_is_left_by_a_job_as_the_user_of_the_service_on_that_very_node() -> None:
+    job = yaml.safe_load((DEPLOY / "kubernetes-leave.yml").read_text(encoding="utf-8"))
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (volume,) = pod["volumes"]
+
+    assert pod["nodeName"] == "NODE"
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    assert pod["securityContext"] == POD["securityContext"]
+    assert container["image"] == CONTAINER["image"]
+    assert container["securityContext"] == CONTAINER["securityContext"]
+    verb, *options = container["command"][1:]
+    assert (verb, options) == ("leave", ["--deadline", "240"])
+    assert container["env"][0]["value"] == f"unix://{CONFIG['data']['CACHETIER_SOCKET']}"
+    assert volume["hostPath"]["path"] == CONFIG["data"]["CACHETIER_SOCKET"].rpartition("/")[0]
+    selected = POLICY["spec"]["podSelector"]["matchLabels"]
+    assert job["spec"]["template"]["metadata"]["labels"] != selected
+
+
+def test_a_long_recovery_is_no_failed_start() -> None:
+    probe = CONTAINER["startupProbe"]
+
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 1800
 
 
 def test_the_cache_and_the_socket_are_the_nodes_own_directories() -> None:
@@ -114,6 +141,7 @@ def test_only_prometheus_gets_in_and_only_names_and_https_get_out() -> None:
     assert ingress["ports"] == [{"protocol": "TCP", "port": CONTAINER["ports"][0]["name"]}]
     opened = {(each["protocol"], each["port"]) for rule in egress for each in rule["ports"]}
     assert opened == {("UDP", 53), ("TCP", 53), ("TCP", 443)}
+    assert {"ipBlock": {"cidr": "169.254.20.10/32"}} in egress[0]["to"]  # NodeLocal DNSCache
 
 
 def test_a_training_pod_has_the_socket_and_nothing_else_of_the_node() -> None:

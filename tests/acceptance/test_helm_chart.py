@@ -7,7 +7,9 @@ service's own settings, and a chart that has changed since. `make helm ARGS=--ch
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,11 @@ def objects(*paths: Path) -> Objects:
         _without_marks(each["metadata"])
         if "template" in each.get("spec", {}):
             _without_marks(each["spec"]["template"]["metadata"])
-    return {(each["kind"], each["metadata"]["name"]): each for each in found}
+    return {(each["kind"], _name(each["metadata"])): each for each in found}
+
+
+def _name(metadata: dict[str, Any]) -> str:
+    return str(metadata.get("name") or metadata["generateName"])
 
 
 def _without_marks(metadata: dict[str, Any]) -> None:
@@ -134,6 +140,50 @@ def test_a_local_volume_outlives_its_pod_and_ties_it_to_its_node() -> None:
     assert "podAntiAffinity" in pod["affinity"]
     assert [each["name"] for each in pod["volumes"]] == ["socket", "tmp"]
     assert [each["metadata"]["name"] for each in stateful["volumeClaimTemplates"]] == ["cache"]
+
+
+def test_a_drain_that_evicts_such_a_pod_does_not_get_it_back_on_the_cordoned_node() -> None:
+    made = rendered("volumes")
+    stateful, pod = made["StatefulSet", "cachetier"]["spec"], pod_of(made)
+    labels = stateful["selector"]["matchLabels"]
+
+    tolerated = [each for each in pod["tolerations"] if "key" not in each]
+    assert tolerated == [{"operator": "Exists", "effect": "NoExecute"}]
+    service = made["Service", stateful["serviceName"]]["spec"]
+    assert (service["clusterIP"], service["selector"]) == ("None", labels)
+    budget = made["PodDisruptionBudget", "cachetier"]["spec"]
+    assert (budget["maxUnavailable"], budget["selector"]) == ("10%", {"matchLabels": labels})
+    assert stateful["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%"}
+
+
+def test_directories_are_made_by_the_patch_as_by_the_chart() -> None:
+    patch = yaml.safe_load((DEPLOY / "host-directories.patch.yml").read_text("utf-8"))
+    patched = patch["spec"]["template"]["spec"]
+    pod = pod_of(rendered("tenants"))
+    (by_chart,), (by_patch,) = pod["initContainers"], patched["initContainers"]
+
+    for_a_tenant = "install -d -m 0755 -o 10001 -g 10001 /run/cachetier/team-b\n"
+    *shell, script = by_chart.pop("command")
+    assert [*shell, script.replace(for_a_tenant, "")] == by_patch.pop("command")
+    assert by_chart | {"image": "cachetier:0.1.0"} == by_patch
+    made = {each["name"]: each for each in pod["volumes"]}
+    assert [made[each["name"]] for each in patched["volumes"]] == patched["volumes"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+def test_the_init_container_makes_both_directories_and_repeats_itself(tmp_path: Path) -> None:
+    (container,) = pod_of(rendered("tenants"))["initContainers"]
+    *shell, script = container["command"]
+    script = script.replace("/var/cache", f"{tmp_path}/cache").replace("/run", f"{tmp_path}/run")
+
+    for _ in range(2):
+        subprocess.run((*shell, script), check=True, timeout=50)
+
+    made = {each.name: each.stat() for each in tmp_path.rglob("*") if each.name != tmp_path.name}
+    found = {name: (each.st_uid, each.st_mode & 0o777) for name, each in made.items()}
+    assert found["team-b"] == found["cachetier"] == (10001, 0o755)
+    cache = (tmp_path / "cache" / "cachetier").stat()
+    assert (cache.st_uid, cache.st_mode & 0o777) == (10001, 0o700)
 
 
 def test_the_series_that_the_operator_scrapes_are_those_that_the_alerts_ask_for() -> None:

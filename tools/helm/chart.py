@@ -116,6 +116,7 @@ def values_schema() -> dict[str, Any]:
             ),
             cache=_cache(),
             socket=_table(hostPath=PATH),
+            createDirectories=YES_OR_NO,
             secret=_table(
                 "name",
                 name=NAME,
@@ -143,6 +144,8 @@ def values_schema() -> dict[str, Any]:
             nodeSelector=TEXTS,
             tolerations=_several(ANYTHING),
             updateStrategy=ANYTHING,
+            minReadySeconds=_seconds(3600),
+            podDisruptionBudget=_table(maxUnavailable={"type": ["integer", "string"]}),
             podAnnotations=TEXTS,
             env=_several({"type": "object", "required": ["name"]}),
             resources=ANYTHING,
@@ -156,6 +159,7 @@ def values_schema() -> dict[str, Any]:
                 tenant=TEXT,
                 flushSeconds=_seconds(86400),
             ),
+            leaveJob=_table(node=TEXT),
             **{"global": ANYTHING},
         ),
     }

@@ -71,6 +71,32 @@ CACHETIER_{{ upper $name }}: {{ include "cachetier.written" $value | quote }}
 {{- end -}}
 {{- end }}
 
+{{- /* A StatefulSet's pod must not come back to a node that is cordoned: its volume waits there. */ -}}
+{{- define "cachetier.tolerations" -}}
+{{- if .Values.tolerations -}}
+{{ toYaml .Values.tolerations }}
+{{- else if eq .Values.cache.kind "localVolume" -}}
+- { operator: Exists, effect: NoExecute }
+- { key: nvidia.com/gpu, operator: Exists, effect: NoSchedule }
+{{- else -}}
+- operator: Exists
+{{- end -}}
+{{- end }}
+
+{{- define "cachetier.directoryType" -}}
+{{ ternary "DirectoryOrCreate" "Directory" .Values.createDirectories }}
+{{- end }}
+
+{{- define "cachetier.directories" -}}
+{{- if eq .Values.cache.kind "hostPath" -}}
+install -d -m 0700 -o 10001 -g 10001 {{ include "cachetier.mount" . }}
+{{ end -}}
+install -d -m 0755 -o 10001 -g 10001 {{ .Values.socket.hostPath }}
+{{- range .Values.tenants }}{{ with .socket }}
+install -d -m 0755 -o 10001 -g 10001 {{ dir . }}
+{{- end }}{{ end }}
+{{- end }}
+
 {{- /* The pod of the service: the same in a DaemonSet and in a StatefulSet. */ -}}
 {{- define "cachetier.pod" -}}
 metadata:
@@ -99,10 +125,8 @@ spec:
   nodeSelector:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with .Values.tolerations }}
   tolerations:
-    {{- toYaml . | nindent 4 }}
-  {{- end }}
+    {{- include "cachetier.tolerations" . | nindent 4 }}
   {{- if eq .Values.cache.kind "localVolume" }}
   affinity:  # one on a node: they share the directory of the socket
     podAntiAffinity:
@@ -121,6 +145,30 @@ spec:
     fsGroupChangePolicy: OnRootMismatch
     {{- end }}
     seccompProfile: { type: RuntimeDefault }
+  {{- if .Values.createDirectories }}
+  initContainers:
+    - name: directories
+      image: {{ include "cachetier.image" . }}
+      {{- with .Values.image.pullPolicy }}
+      imagePullPolicy: {{ . }}
+      {{- end }}
+      command:
+        - sh
+        - -ec
+        - |
+          {{- include "cachetier.directories" . | nindent 10 }}
+      securityContext:
+        runAsNonRoot: false
+        runAsUser: 0
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: { drop: [ALL], add: [CHOWN, DAC_OVERRIDE, FOWNER] }
+      volumeMounts:
+        {{- if eq .Values.cache.kind "hostPath" }}
+        - { name: cache, mountPath: {{ include "cachetier.mount" . }} }
+        {{- end }}
+        - { name: socket, mountPath: {{ .Values.socket.hostPath }} }
+  {{- end }}
   containers:
     - name: cachetier
       image: {{ include "cachetier.image" . }}
@@ -150,10 +198,10 @@ spec:
           exec:
             command: [cachetier, flush, --deadline, {{ .Values.leave.preStopSeconds | quote }}]
       {{- end }}
-      startupProbe:  # recovery reads the catalog: seconds, or minutes of a full cache
+      startupProbe:  # recovery takes seconds; half an hour is for a slow disk with millions of files
         httpGet: { path: /livez, port: health }
         periodSeconds: 2
-        failureThreshold: 300
+        failureThreshold: 900
       readinessProbe:
         httpGet: { path: /readyz, port: health }
         periodSeconds: 10
@@ -179,10 +227,10 @@ spec:
     # `Directory`: a pod that waits for its disk is better than a cache on the root disk.
     {{- if eq .Values.cache.kind "hostPath" }}
     - name: cache
-      hostPath: { path: {{ .Values.cache.hostPath }}, type: Directory }
+      hostPath: { path: {{ .Values.cache.hostPath }}, type: {{ include "cachetier.directoryType" . }} }
     {{- end }}
     - name: socket
-      hostPath: { path: {{ .Values.socket.hostPath }}, type: Directory }
+      hostPath: { path: {{ .Values.socket.hostPath }}, type: {{ include "cachetier.directoryType" . }} }
     - name: tmp
       emptyDir: { medium: Memory, sizeLimit: 64Mi }
     {{- with .Values.tls.secretName }}
