@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from cachetier_client.identity.remote_url import oddity_of
 from cachetier_client.units import shown_size
 
 from cachetier.cli.output import USAGE, AsJson, complain, echo, print_json, reported
@@ -19,6 +20,7 @@ from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, sourced
 from cachetier.config.sources import DEFAULT
 from cachetier.config.types import Secret, plain
+from cachetier.model.bandwidth import parsed_rate
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Sourced
@@ -36,7 +38,7 @@ def show(
     With --origin each says where it comes from: an option, a variable, a line of the file, or the
     default. A token is never shown.
 
-    JSON: `file`, `settings`: `value` and `origin` of each.
+    JSON: `file`, `settings`: `value` and `origin` of each, of `max_rate` also `bytes_per_second`.
     """
     with reported(as_json):
         found = sourced(flags, config=config)
@@ -55,18 +57,20 @@ def check(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
 
     Nothing is started, and no remote is asked: `cachetier doctor` does that.
 
-    JSON: `file`, `problems`: `message` and `hint` of each.
+    JSON: `file`, `problems`: `message` and `hint` of each; `warnings`: right, perhaps not meant.
     """
     with reported(as_json):
         found = sourced(flags, config=config)
+    warnings = _warnings(found) if found.settings is not None else []
     if as_json:
-        print_json({"file": _text(found.file), "problems": [_problem(e) for e in found.problems]})
+        problems = [_problem(each) for each in found.problems]
+        print_json({"file": _text(found.file), "problems": problems, "warnings": warnings})
     for problem in found.problems:
         complain(problem.message, problem.hint)
     if found.problems:
         raise typer.Exit(USAGE)
     if not as_json:
-        echo(f"The settings are well: {_summary(found)}.", *_promised_beyond(found))
+        echo(f"The settings are well: {_summary(found)}.", *warnings)
 
 
 def schema(as_json: AsJson = False) -> None:  # noqa: ARG001  it is JSON anyway
@@ -90,7 +94,10 @@ def _described(found: Sourced) -> dict[str, dict[str, Any]]:
     assert found.settings is not None
     values = plain(found.settings)
     values["socket"] = str(found.settings.socket_path)
-    return {name: {"value": values[name], "origin": found.origins[name]} for name in values}
+    described = {name: {"value": values[name], "origin": found.origins[name]} for name in values}
+    rate = found.settings.max_rate
+    described["max_rate"]["bytes_per_second"] = parsed_rate(rate) if rate else None
+    return described
 
 
 def _problem(problem: CachetierError) -> dict[str, str]:
@@ -101,6 +108,39 @@ def _summary(found: Sourced) -> str:
     given = sum(origin != DEFAULT for origin in found.origins.values())
     where = f"file {found.file}" if found.file else "no file"
     return f"{given} given, {len(found.origins) - given} by default, {where}"
+
+
+def _warnings(found: Sourced) -> list[str]:
+    """Return what is right, but may not be meant: names, rates in bits, and shares."""
+    settings = found.settings
+    assert settings is not None
+    places = [("`remote`", settings.bucket)]
+    places += [(f"replica {name}", each.bucket) for name, each in settings.replicas.items()]
+    odd = [(what, bucket, oddity_of(bucket)) for what, bucket in places]
+    return [
+        *(
+            f"Warning: {what}: no bucket can be made under the name {bucket}: {why}. Old buckets "
+            "and other stores may have one: `cachetier doctor` asks."
+            for what, bucket, why in odd
+            if why is not None
+        ),
+        *(
+            f"Note: `{name}` = {toml_of(plain(getattr(settings, name)))} is {meant}."
+            for name in ("max_rate", "windows")
+            if (meant := _meaning(name, settings))
+        ),
+        *_promised_beyond(found),
+    ]
+
+
+def _meaning(name: str, settings: Settings) -> str:
+    """Return rates in bytes if they are written in bits, or may look so; else nothing."""
+    if name == "max_rate" and "b" in settings.max_rate:
+        return f"{shown_size(parsed_rate(settings.max_rate))}/s"
+    if name != "windows":
+        return ""
+    rates = [text.strip().split(None, 1)[1] for text in settings.windows if "b" in text]
+    return ", ".join(f"{shown_size(parsed_rate(rate))}/s" for rate in rates)
 
 
 def _promised_beyond(found: Sourced) -> list[str]:
@@ -129,10 +169,13 @@ def written(found: Sourced, *, with_origins: bool) -> list[str]:
     values["socket"] = settings.socket_path
     width = max(map(len, values))
     lines = {name: _line(name.ljust(width), value) for name, value in values.items()}
-    if not with_origins:
-        return list(lines.values())
     column = min(44, max(map(len, lines.values())))
-    return [f"{line.ljust(column)}  # {found.origins[name]}" for name, line in lines.items()]
+    shown = []
+    for name, line in lines.items():
+        meaning = _meaning(name, settings)
+        notes = [meaning] * bool(meaning) + [found.origins[name]] * with_origins
+        shown.append(f"{line.ljust(column)}  # {', '.join(notes)}" if notes else line)
+    return shown
 
 
 def _line(name: str, value: Any) -> str:

@@ -34,6 +34,7 @@ from cachetier.config.sources import (
     wrong_values,
 )
 from cachetier.config.types import (
+    BUDGET,
     CAPACITY,
     COMPRESSION,
     FLAG,
@@ -92,7 +93,7 @@ class Settings:
 
     cache_dir: Path = required(PATH, "Directory of the cache, on a local ext4 or XFS disk.")
     capacity: str = setting(
-        CAPACITY, "80%", "Hard budget: a size (`200 GB`, `1.5 TiB`) or a share of the filesystem."
+        BUDGET, "80%", "Hard budget: a size (`200 GB`, `1.5 TiB`) or a share of the filesystem."
     )
     socket: Path | None = setting(
         optional(PATH),

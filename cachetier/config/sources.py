@@ -121,6 +121,7 @@ def read_file(path: Path) -> SettingsFile:
     """
     import tomllib
 
+    text = ""
     try:
         with path.open("rb") as file:
             text = file.read().decode("utf-8-sig")
@@ -133,6 +134,9 @@ def read_file(path: Path) -> SettingsFile:
         line = error.object[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path} is not UTF-8 (at line {line})", hint=_FILE_HINT) from None
     except tomllib.TOMLDecodeError as error:
+        if twice := _given_twice(text):
+            hint = "Keep one of the two: a key, or a table, stands once."
+            raise ConfigError(f"{path}: {twice}", hint=hint) from None
         raise ConfigError(f"{path} is not TOML: {error}", hint=_TOML_HINT) from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, and the like
         raise ConfigError(f"{path} cannot be read as TOML: {error}", hint=_TOML_HINT) from None
@@ -158,6 +162,23 @@ def shown_secrets(file: SettingsFile, secrets: Iterable[str]) -> list[ConfigErro
         for name in secrets
         if file.open_to_others and file.values.get(name)
     ]
+
+
+def _given_twice(text: str) -> str | None:
+    """Return which key or table stands in two lines, and in which; None if none does."""
+    table, seen = "", dict[tuple[str, str], int]()
+    for number, line in enumerate(text.splitlines(), 1):
+        header = re.match(r"\s*\[([^\[\]]+)\]", line)
+        if line.lstrip().startswith("["):
+            table = header[1].strip() if header else f"line {number}"  # each [[x]] is a table
+        key = re.match(r"\s*[\"']?([\w-]+(?:\.[\w-]+)*)[\"']?\s*=", line)
+        what = (table, "") if header else (table, key[1]) if key else None
+        if what in seen:
+            name = f"the table [{table}]" if header else f"`{what[1]}`"
+            return f"{name} is given twice, in line {seen[what]} and in line {number}"
+        if what is not None:
+            seen[what] = number
+    return None
 
 
 _TOML_HINT = 'Mend that line; what is no plain number stands in quotes: capacity = "80%".'

@@ -19,7 +19,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from cachetier_client.units import parsed_span
+from cachetier_client.units import parsed_span, shown_size
 
 from cachetier.access.tokens import LEAST_CHARACTERS
 from cachetier.model.compression import parsed_mode
@@ -29,6 +29,7 @@ from cachetier.parsers import capacity_of, remote_of, table_of, url_of
 T = TypeVar("T")
 W = TypeVar("W", bound=str)
 
+LEAST_CAPACITY_BYTES = 64 << 20
 _A_SIZE_BYTES = 1 << 40  # any filesystem will do to tell whether a capacity is one
 _LEAST_MODE, _MOST_MODE = 0o600, 0o777
 _MOST_WHOLE = 2**63 - 1  # what the catalog can hold
@@ -352,7 +353,17 @@ def refuse_share(size: str, what: str) -> None:
         raise ValueError(f"{size!r} is a share; {what}")
 
 
+def _check_budget(size: str) -> None:
+    """Refuse a size that is no budget of a node: most often a number without its unit."""
+    size_bytes = capacity_of(size, _A_SIZE_BYTES)
+    if size.strip().endswith("%") or size_bytes >= LEAST_CAPACITY_BYTES:
+        return
+    meant = f". Did you mean '{size.strip()} GB'?" if size.strip().isdecimal() else ""
+    raise ValueError(f"{size!r} is {shown_size(size_bytes)}, and 64 MiB is the least{meant}")
+
+
 CAPACITY: SettingType[str] = SettingType(_capacity, {"type": ["string", "integer"], "minimum": 1})
+BUDGET = checked(CAPACITY, _check_budget)
 
 # --- those of remotes ----------------------------------------------------------------------------
 

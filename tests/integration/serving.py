@@ -20,7 +20,6 @@ from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.io.digests import digest_of
 
-from cachetier.config.settings import load
 from cachetier.doors.http.door import HttpDoor
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.drain.schedule.queue_state import QueueState
@@ -35,6 +34,7 @@ from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.access import BEARER
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.fakes.small_node import small_node
 
 SECONDS = 60.0  # patience, not what anything takes
 # The lines of a head that is written by hand, by whoever may do anything.
@@ -174,7 +174,7 @@ def node_settings(
 @contextmanager
 def running(settings: dict[str, Any]) -> Iterator[Service]:
     """Run a whole service with its own drain until the block ends."""
-    service = Service(load(settings))
+    service = Service(small_node(settings))
     service.start()
     try:
         yield service
@@ -287,7 +287,7 @@ def serving(
         **settings,
     }
     service = Service(
-        load(chosen),
+        small_node(chosen),
         clock=clock,
         bucket=Bucket(MeasuredObjectStore(objects, observe), layout),
         open_drain=lambda *_parts: drain,

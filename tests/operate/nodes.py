@@ -12,9 +12,9 @@ import pytest
 from cachetier_client import Client
 from cachetier_client.clock import SystemClock
 
-from cachetier.config.settings import load
 from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.fakes.small_node import small_node
 from tests.integration.two_remotes import Node, Site, site
 from tests.operate.prometheus import Prometheus, adapted, prometheus
 
@@ -48,7 +48,7 @@ def place_for(endpoint: S3Endpoint) -> Iterator[Site]:
 @contextmanager
 def node_at(place: Site, *, clock: JumpingClock | None = None, **settings: Any) -> Iterator[Node]:
     """Run a node whose HTTP door wants a token, as the one in docker-compose.yml does."""
-    service = Service(load(place.settings(token=TOKEN, **settings)), clock=clock)
+    service = Service(small_node(place.settings(token=TOKEN, **settings)), clock=clock)
     service.start()
     try:
         with Client(f"unix://{service.socket}") as client:

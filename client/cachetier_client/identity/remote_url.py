@@ -17,6 +17,15 @@ _S3 = re.compile(r"s3:/*", re.IGNORECASE)
 _SERVER = re.compile(r"(?:s3|https?)://[^/]+:\d+(?:/|$)|https?://")
 _AWS = re.compile(r"(?:(?P<bucket>.+)\.)?s3[.-](?:.+\.)?amazonaws\.com", re.ASCII)
 _FORM = "s3://bucket/prefix"
+_AZURE = "Azure has no S3 API: put a gateway that speaks S3 before it, or use another store"
+_GOOGLE = (
+    "Google's buckets have an S3 API: write s3://bucket/prefix, set `remote_endpoint` to "
+    "https://storage.googleapis.com and give an HMAC key; docs/remotes.md has the other settings"
+)
+_OTHER_STORES = {
+    **dict.fromkeys(("gs", "gcs"), _GOOGLE),
+    **dict.fromkeys(("az", "azure", "abfs", "abfss", "wasb", "wasbs"), _AZURE),
+}
 # What stands before an @ in a URL, also with the slashes that secret keys have; a port is none.
 _CREDENTIALS = re.compile(
     r"^(\s*(?:\w+:/+)?)(?:[^/@:]*:(?!/|\d+(?:/|$))[^@]*@|[^/@]*@)(?:[^/@]*@)*"
@@ -32,6 +41,9 @@ def remote_of(text: str) -> tuple[str, str]:
     if text.removeprefix("s3://").startswith("arn:"):
         alias = "give its alias as the bucket, which `aws s3control get-access-point` shows"
         raise ValueError(f"{without_secret(text)!r} names an access point by its ARN: {alias}")
+    other = _OTHER_STORES.get(text.partition("://")[0].strip().lower())
+    if other is not None:
+        raise ValueError(f"{without_secret(text)!r} is not in S3: {other}")
     wrong = _wrong(text)
     if wrong is None:
         bucket, prefix = _parts(text)
@@ -39,6 +51,13 @@ def remote_of(text: str) -> tuple[str, str]:
     meant = _meant(text)
     move = f"did you mean {meant!r}?" if _wrong(meant) is None else f"write it as {_FORM!r}"
     raise ValueError(f"{without_secret(text)!r} {wrong}: {move}")
+
+
+def oddity_of(bucket: str) -> str | None:
+    """Return why no bucket can be made today under this name, or None; an old one may have it."""
+    if re.fullmatch(r"[a-z0-9][a-z0-9.-]*[a-z0-9]", bucket, re.ASCII) and ".." not in bucket:
+        return "it looks like an IP address" if re.fullmatch(r"[\d.]+\.\d+", bucket) else None
+    return "a name has a-z 0-9 . - alone, and a letter or digit at both ends"
 
 
 def _parts(text: str) -> tuple[str, str]:

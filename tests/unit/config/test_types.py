@@ -174,7 +174,7 @@ def test_each_default_is_what_its_own_kind_would_read_and_its_schema_takes() -> 
         {"windows": "08:00-20:00 200 MB/s"},
         {"allowed_uids": 1000},
         {"socket_mode": 0o660},
-        {"capacity": 4096},
+        {"capacity": 1 << 30},
         {"replicas": {"near": {"remote": "s3://near", "required": "on"}}},
     ],
 )
