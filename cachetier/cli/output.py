@@ -20,7 +20,7 @@ import typer
 from cachetier.visible import visible
 
 if TYPE_CHECKING:
-    from cachetier_client import Client
+    from cachetier_client import CachetierClientError, Client
     from rich.console import Console
     from rich.table import Table
 
@@ -30,17 +30,20 @@ FAILED, USAGE, NOT_DURABLE, UNREACHABLE, INTEGRITY, FULL = range(1, 7)
 EXITS = {
     0: "done",
     FAILED: "failed; standard error says why, and what to do next",
-    USAGE: "usage: a verb, an option, a name or a setting is wrong; the nearest right one is named",
+    USAGE: "usage: a verb, option, name or setting is wrong, or a port or directory is taken",
     NOT_DURABLE: "not durable in time; the bytes are safe on the node and keep draining",
     UNREACHABLE: "the service cannot be reached, or did not do it in time",
     INTEGRITY: "integrity: bytes failed their checksum and were not served, or not taken",
     FULL: "full: no room before the deadline",
 }
 
+SPAN = "SPAN"  # the metavar of an option in seconds that takes 4m and 12h, too
+_UNWRAPPED_CELLS = 10_000  # of a pipe: a row is a line there, for grep and awk
 LOOK_SECONDS = 30.0  # what the client gives a call that only looks
 
 _EXIT_CODES = {
     "config": USAGE,
+    "directory_in_use": USAGE,  # a setting that cannot be had here, as an address in use
     "invalid_name": USAGE,
     "invalid_request": USAGE,
     "save_identity": USAGE,
@@ -88,13 +91,21 @@ def reported(as_json: bool) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-        hint = "Look at the file, or at the disk it is on."
-        if error.errno is None:  # as libraries raise it that speak HTTP
-            hint = "Look at the network, and at its proxies: HTTP_PROXY, HTTPS_PROXY, NO_PROXY."
-        _fail(as_json, "io", what, hint)
+        known = of_system(error)
+        _fail(as_json, known.code, known.message, known.hint)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def of_system(error: OSError) -> CachetierClientError:
+    """Return what the system refused as an error with a next move."""
+    from cachetier_client import CachetierClientError
+
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    hint = "Look at the file, or at the disk it is on."
+    if error.errno is None:  # as libraries raise it that speak HTTP
+        hint = "Look at the network, and at its proxies: HTTP_PROXY, HTTPS_PROXY, NO_PROXY."
+    return CachetierClientError(what, hint=hint, code="io")
 
 
 def refuse(message: str, hint: str, *, as_json: bool = False) -> NoReturn:
@@ -194,7 +205,7 @@ def show(as_json: bool, document: dict[str, Any], text: str) -> None:
 def console(*, err: bool = False) -> Console:
     """Return the console for text that is worth colours; plain where there is no terminal.
 
-    It shows texts as ``echo`` does.
+    It shows texts as ``echo`` does. Without a terminal no line is wrapped, however long.
     """
     from rich.console import Console
     from rich.segment import Segment
@@ -210,7 +221,7 @@ def console(*, err: bool = False) -> Console:
         highlight=False,
         markup=False,
         emoji=False,
-        width=None if terminal else 100,
+        width=None if terminal else _UNWRAPPED_CELLS,
         soft_wrap=not terminal,
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cachetier.cli.output import AsJson, echo, exit_code_of, print_json, reported
+from cachetier.cli.output import AsJson, echo, exit_code_of, of_system, print_json, reported
 from cachetier.cli.settings_options import Flags, taking_settings
 from cachetier.local.files.permissions import keep_files_private
 from cachetier.service.signals import end_as_any_process, have_descriptors
@@ -40,13 +40,15 @@ def serve(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
         tokens = (settings.token, settings.scrape_token)
         secrets = [each.reveal() for each in tokens if each is not None]
         set_up_logging(settings.log_level, settings.log_format, secrets=secrets)
-        from cachetier.service.first_start import refuse_wrong_remote
+        from cachetier.service.first_start import refuse_taken, refuse_wrong_remote, room_on_disk
 
+        refuse_taken(settings)
         refuse_wrong_remote(settings)
         from cachetier.service.service import Service
 
         service = Service(settings)
-        service.start()
+        with room_on_disk(settings.cache_dir):
+            service.start()
 
     def announce() -> None:
         if as_json:
@@ -82,15 +84,19 @@ def _reported_in_log(as_json: bool, log_format: str | None) -> Iterator[None]:
     with reported(as_json):
         try:
             yield
-        except CachetierError as error:
+        except (CachetierError, OSError) as error:
             if as_json or sys.stderr.isatty():
                 raise
-            echo(_line(error, log_format), err=True)
-            raise typer.Exit(exit_code_of(error.code)) from None
+            known = error if isinstance(error, CachetierError) else of_system(error)
+            echo(_line(known, log_format), err=True)
+            raise typer.Exit(exit_code_of(known.code)) from None
 
 
 def _line(error: CachetierError, log_format: str | None) -> str:
-    """Return the event as the log would show it; a wrong setting comes before there is a log."""
+    """Return the event as the log would show it; a wrong setting comes before there is a log.
+
+    The reason stands in the message alone: it would be there twice.
+    """
     from cachetier.telemetry import log_format as logs
     from cachetier.telemetry.events import SERVICE_NOT_STARTED, record_of
 
@@ -99,4 +105,7 @@ def _line(error: CachetierError, log_format: str | None) -> str:
         form if form in logs.FORMS else "auto", tuple(logs.secrets_in(os.environ)), terminal=False
     )
     fields = {"reason": error.message, "hint": error.hint, "code": error.code}
-    return formatter.format(record_of(SERVICE_NOT_STARTED, fields))
+    record = record_of(SERVICE_NOT_STARTED, fields)
+    record.msg = record.getMessage().replace("%", "%%")
+    record.args = {name: fields[name] for name in ("hint", "code")}
+    return formatter.format(record)

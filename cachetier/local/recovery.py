@@ -77,6 +77,22 @@ def lock_directory(cache_dir: Path) -> int:
     return descriptor
 
 
+def refuse_in_use(cache_dir: Path) -> None:
+    """Refuse a directory that another service has now, and change nothing.
+
+    Raises:
+        DirectoryInUseError: Another service has it.
+    """
+    try:
+        descriptor = os.open(cache_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return  # a start makes it, or says why it cannot
+    try:
+        _lock(descriptor, cache_dir)
+    finally:
+        os.close(descriptor)
+
+
 def _lock(descriptor: int, cache_dir: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,6 +1,7 @@
-"""Check the remotes before a cache directory is used for the first time.
+"""Check what a start needs before it recovers anything: directory, ports, disk and remotes.
 
-A cache that holds nothing yet has nothing to lose by not starting, so what a person mistyped ends
+The remotes are checked before a cache directory is used for the first time. A cache that holds
+nothing yet has nothing to lose by not starting, so what a person mistyped ends
 the first start at once. Later starts never depend on the remote: they serve, and keep, bytes that
 may be nowhere else, and the drain says what it is refused.
 """
@@ -8,16 +9,28 @@ may be nowhere else, and the drain says what it is refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+from cachetier_client.units import shown_size
 
 from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
 from cachetier.doctor.checks import lasting_fault
 from cachetier.doctor.refusals import lower_cause_of, reason_of
-from cachetier.errors import ConfigError, RemoteError, RemoteRefusedError, TransientError
-from cachetier.local.recovery import CATALOG_NAME
+from cachetier.doors.listening import bound
+from cachetier.errors import (
+    ConfigError,
+    DiskFullError,
+    RemoteError,
+    RemoteRefusedError,
+    TransientError,
+)
+from cachetier.local.files.data_files import FULL
+from cachetier.local.recovery import CATALOG_NAME, refuse_in_use
 from cachetier.remote.bucket_properties import Inquiry
 from cachetier.remote.reconnecting import alone
 from cachetier.remote.settings import RemoteSettings
@@ -26,6 +39,7 @@ from cachetier.telemetry.events import REMOTE_REFUSED, REMOTE_UNREACHABLE, tell
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 20.0
+START_BYTES = 4 << 20  # of the disk: the catalog, its log, and what the probe writes
 # What no waiting mends. Other refusals may: a token that ended, a clock, a quota, a missing right
 # that is not needed.
 _LASTING = frozenset(
@@ -44,6 +58,41 @@ _LASTING = frozenset(
 # Without an answer: the connection was not trusted, or there was nothing to sign with. Credentials
 # that could not be had just now may be there later: that is no mistyped name.
 _LASTING_CAUSES = ("SSLError", "NoCredentialsError", "PartialCredentialsError")
+
+
+def refuse_taken(settings: Settings) -> None:
+    """Refuse a cache directory or an address that somebody has now, before anything is done.
+
+    Raises:
+        DirectoryInUseError: Another service has the directory.
+        ConfigError: An address cannot be bound.
+    """
+    refuse_in_use(settings.cache_dir)
+    for name in ("http", "s3", "health"):
+        address = getattr(settings, f"{name}_address")
+        if address is not None:
+            bound(name, address).close()
+
+
+@contextmanager
+def room_on_disk(cache_dir: Path) -> Iterator[None]:
+    """Say of a disk that has no room for the start inside what it has, and what it needs.
+
+    Raises:
+        DiskFullError: It has none.
+    """
+    try:
+        yield
+    except (DiskFullError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in FULL:
+            raise
+        disk = os.statvfs(cache_dir)
+        free = f"{shown_size(disk.f_bavail * disk.f_frsize)} and {disk.f_favail} inodes are free"
+        raise DiskFullError(
+            f"the disk of cache_dir {cache_dir} has no room to start: {free}, and a start needs "
+            f"{shown_size(START_BYTES)}",
+            hint="Free space, and inodes (`df -i`), on that disk, or choose another `cache_dir`.",
+        ) from error
 
 
 def refuse_wrong_remote(settings: Settings) -> None:

@@ -339,7 +339,7 @@ def test_serve_says_what_is_wrong_without_a_traceback(
             check=False,
             timeout=60,
         )
-        assert second.returncode == 1
+        assert second.returncode == 2
         assert "nother cachetier serves" in second.stderr
         assert "Traceback" not in second.stderr
     finally:
@@ -358,7 +358,7 @@ def test_dev_needs_nothing_and_goes_past_the_proxies_of_the_environment(tmp_path
             "dev",
             "--http",
             "127.0.0.1:0",
-            "--s3-door",
+            "--s3",
             "127.0.0.1:0",
             "--json",
         ],

@@ -24,6 +24,7 @@ from cachetier.doors.http.front import Describe, Failed
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.problems import problem_response
 from cachetier.doors.http.protocol import Entrance, protocol_with
+from cachetier.doors.listening import bound
 from cachetier.errors import ConfigError
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -75,7 +76,7 @@ class HttpServer:
         Raises:
             ConfigError: The address cannot be bound.
         """
-        listener = _bound(self._setting, self._address)
+        listener = bound(self._setting, self._address)
         host, port = listener.getsockname()[:2]
         scheme = "https" if self._tls is not None else "http"
         self.url = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -202,21 +203,3 @@ class _Server(uvicorn.Server):
                 ssl=context,
                 ssl_handshake_timeout=seconds,
             )
-
-
-def _bound(setting: str, address: tuple[str, int]) -> socket.socket:
-    host, port = address
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((host, port))
-        bound.listen(1024)
-    except OSError as error:
-        bound.close()
-        raise ConfigError(
-            f"cannot listen on {setting} {host}:{port}: {error.strerror or error}",
-            hint=f"Choose another `{setting}` address, port 0 for a free one, "
-            "or an empty one for none.",
-        ) from error
-    return bound

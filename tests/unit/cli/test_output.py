@@ -41,7 +41,7 @@ CODES = [
     (IntegrityError("x"), 5),
     (DigestMismatchError("x"), 5),
     (BackpressureError("x"), 6),
-    (DirectoryInUseError("x"), 1),
+    (DirectoryInUseError("x"), 2),
     (FileNotFoundError(2, "No such file", "/a"), 1),
     (KeyboardInterrupt(), 130),
 ]
