@@ -39,7 +39,7 @@ LONG = {"paired": "BASE=HEAD"}
 SERVING = {
     "serve": "ARGS='--cache-dir .serve --http 127.0.0.1:0 --remote s3://bucket/prefix "
     "--remote-endpoint http://127.0.0.1:1'",
-    "dev": "ARGS='--http 127.0.0.1:0 --s3-door 127.0.0.1:0'",
+    "dev": "ARGS='--http 127.0.0.1:0 --s3 127.0.0.1:0'",
 }
 SERVING_SECONDS = 15.0
 KEYS = {"AWS_ACCESS_KEY_ID": "none", "AWS_SECRET_ACCESS_KEY": "none"}  # `serve` wants some

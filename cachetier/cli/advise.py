@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,18 +11,24 @@ import typer
 from cachetier_client.cadence import FAILURES_PER_NODE_DAY, OVERHEAD_CAP
 from cachetier_client.units import parsed_span, shown_span
 
-from cachetier.cli.output import AsJson, Url, echo, print_json, reach, read_option, reported
-from cachetier.cli.steps import RunArgument
+from cachetier.cli.output import SPAN, AsJson, Url, echo, print_json, reach, read_option, reported
+from cachetier.cli.steps import RunArgument, run_names
+from cachetier.nearest import nearest
 
 if TYPE_CHECKING:
+    from cachetier_client import Client
     from cachetier_client.cadence import Cadence, Figure
 
 Mtbf = Annotated[str | None, typer.Option(help="Time between failures of the job: 12h, 3d.")]
 Nodes = Annotated[int | None, typer.Option(min=1, help="Nodes of the job; else as last saved.")]
 Rate = Annotated[float, typer.Option(help="How often a node fails, where --mtbf is not given.")]
-Blocked = Annotated[float | None, typer.Option(help="How long a save holds training up.")]
-Durable = Annotated[float | None, typer.Option(help="From a save's start until it is in S3.")]
-Step = Annotated[float | None, typer.Option(help="A step of training.")]
+Blocked = Annotated[
+    float | None, typer.Option(metavar=SPAN, help="How long a save blocks training.")
+]
+Durable = Annotated[
+    float | None, typer.Option(metavar=SPAN, help="From its start until it is in S3.")
+]
+Step = Annotated[float | None, typer.Option(metavar=SPAN, help="A step of training.")]
 Cap = Annotated[float, typer.Option(help="The largest share of its time that training may wait.")]
 _WHY = {
     "young-daly": "more saves would cost more than the failures they are for",
@@ -53,20 +61,38 @@ def advise(
     with reported(as_json), reach(url) as client:
         hint = "Write it as 12h or 3d."
         between = None if mtbf is None else read_option("mtbf", mtbf, parsed_span, hint, as_json)
-        advice = client.cadence(
-            run,
-            blocked_seconds=blocked_seconds,
-            durable_seconds=durable_seconds,
-            step_seconds=step_seconds,
-            mtbf_seconds=between,
-            nodes=nodes,
-            failures_per_node_day=failures_per_node_day,
-            overhead_cap=overhead_cap,
-        )
+        with _of_known_run(client, run):
+            advice = client.cadence(
+                run,
+                blocked_seconds=blocked_seconds,
+                durable_seconds=durable_seconds,
+                step_seconds=step_seconds,
+                mtbf_seconds=between,
+                nodes=nodes,
+                failures_per_node_day=failures_per_node_day,
+                overhead_cap=overhead_cap,
+            )
     if as_json:
         print_json(asdict(advice))
     else:
         _show(run, advice)
+
+
+@contextmanager
+def _of_known_run(client: Client, run: str) -> Iterator[None]:
+    """Say of a figure that is missing inside that there is no such run here, if there is none."""
+    from cachetier_client import InvalidRequestError, NotFoundError
+
+    try:
+        yield
+    except InvalidRequestError:
+        known = run_names(client.runs())
+        if run in known:
+            raise
+        meant = nearest(run, known)
+        message = f"this node knows no run {run}" + (f": did you mean {meant}?" if meant else "")
+        hint = "`cachetier ls` lists runs; for a new one give --blocked-seconds, --durable-seconds."
+        raise NotFoundError(message, hint=hint) from None
 
 
 def _show(run: str, advice: Cadence) -> None:

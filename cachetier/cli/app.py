@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 import typer
+from cachetier_client.units import parsed_span
 from typer._click.shell_completion import CompletionItem
 from typer.core import TyperCommand, TyperGroup
 
+from cachetier.cli.output import SPAN
 from cachetier.cli.usage import UnknownVerbError, reported_usage
 from cachetier.cli.verbs import GROUPS, SECTIONS, VERBS
 
@@ -26,6 +28,16 @@ _READ: dict[Any, tuple[Any, str]] = {
     bool: (bool, "a flag"),
     Path: (Path, "a path"),
 }
+
+
+def _span(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return parsed_span(word)
+
+
+_READ_SPAN = _span, "a span of time such as 90, 4m or 12h"
 
 
 class VerbCommand(TyperCommand):
@@ -149,7 +161,8 @@ def _adapted(parameter: Any) -> Any:
     if parameter.param_type_name == "argument":
         parameter.metavar = parameter.metavar or parameter.name.upper()
     kind = parameter.type_descriptor.annotation
-    reader = _WordReader(*_READ[get_args(kind)[0] if parameter.type_descriptor.is_list else kind])
+    kind = get_args(kind)[0] if parameter.type_descriptor.is_list else kind
+    reader = _WordReader(*(_READ_SPAN if parameter.metavar == SPAN else _READ[kind]))
     parameter.get_runtime_param = lambda: reader
     parameter._custom_shell_complete = _completed
     return parameter

@@ -8,19 +8,30 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from cachetier.cli.output import AsJson, echo, print_json, read_option, reported
+from cachetier.cli.output import AsJson, echo, print_json, reported
 from cachetier.cli.s3 import past_proxies
 from cachetier.cli.serve import set_up_logging
 from cachetier.local.files.permissions import keep_files_private
 
 BUCKET = "checkpoints"
 MOUNT = "objects"
+DEFAULTS = {
+    "http": "127.0.0.1:7070",
+    "s3": "127.0.0.1:7071",
+    "capacity": "2 GB",
+    "log_level": "warning",
+    "allow_volatile": True,
+    "grace_seconds": 5,
+}
+# Of its S3 server, whose bytes end with it: it must not drain a real node's cache there.
+OWN = ("cache_dir", "remote", "remote_endpoint", "remote_verify", "s3_mount")
 
 _WELCOME = """\
 cachetier dev is up; what its S3 server holds is gone when it stops (Ctrl-C).
@@ -52,11 +63,11 @@ Or with any program that speaks S3, written back through this node:
 
 def dev(
     http: Annotated[
-        str, typer.Option("--http", help="Address of the HTTP door; port 0 for a free one.")
-    ] = "127.0.0.1:7070",
-    s3_door: Annotated[
-        str, typer.Option("--s3-door", help="Address of the S3 door; port 0 for a free one.")
-    ] = "127.0.0.1:7071",
+        str | None, typer.Option("--http", help="Address of the HTTP door; default port 7070.")
+    ] = None,
+    s3: Annotated[
+        str | None, typer.Option("--s3", help="Address of the S3 door; default port 7071.")
+    ] = None,
     cache_dir: Annotated[
         Path | None,
         typer.Option("--cache-dir", help="Keep the cache here; default: a temporary directory."),
@@ -64,31 +75,52 @@ def dev(
     s3_port: Annotated[
         int, typer.Option("--s3-port", min=0, max=65535, help="Port of the S3 server; 0: free.")
     ] = 0,
-    capacity: Annotated[str, typer.Option("--capacity", help="Budget of the cache.")] = "2 GB",
-    log_level: Annotated[str, typer.Option("--log-level", help="How much to log.")] = "warning",
+    capacity: Annotated[
+        str | None, typer.Option("--capacity", help="Budget of the cache; default 2 GB.")
+    ] = None,
+    log_level: Annotated[
+        str | None, typer.Option("--log-level", help="How much to log; default warning.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the service with an S3 server in the same process: nothing to install or configure.
 
+    It honours CACHETIER_* variables and cachetier.toml as `serve` does, but for the remote and
+    the cache directory.
+
     JSON: `state` (ready), `url`, `http`, `token` (a file), `s3`, `bucket`, `s3_door`, `mount`,
     once it takes requests.
     """
-    from cachetier.config.settings import SETTINGS
-
     keep_files_private()
-    level_of = SETTINGS["log_level"].kind.read
-    read_option("log-level", log_level, level_of, "Choose one of them.", as_json)
+    flags = {"capacity": capacity, "http": http, "s3": s3, "log_level": log_level}
     with reported(as_json), _scratch(cache_dir) as directory:
-        set_up_logging(log_level)
-        given = {"cache_dir": directory, "capacity": capacity, "http": http, "log_level": log_level}
-        given["s3"] = s3_door
-        _run(given, s3_port, as_json)
+        _run({**_chosen(flags), "cache_dir": directory}, s3_port, as_json)
+
+
+def _chosen(flags: dict[str, str | None]) -> dict[str, Any]:
+    """Return the flags, and a default for each setting that neither flag nor source sets."""
+    from cachetier.config.sources import config_file, read_file, variable_of
+
+    path = config_file(None)
+    elsewhere = read_file(path).values if path is not None else {}
+    given = {name: value for name, value in flags.items() if value is not None}
+    ignored = [name for name in OWN if name in elsewhere or variable_of(name) in os.environ]
+    if ignored:
+        names = ", ".join(ignored)
+        echo(f"Not used, as `dev` has an S3 server and a cache of its own: {names}.", err=True)
+    usual = {
+        name: value
+        for name, value in DEFAULTS.items()
+        if name not in elsewhere and variable_of(name) not in os.environ
+    }
+    return {**usual, **given}
 
 
 def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
     from cachetier.access.tokens import OWNER_FILE
     from cachetier.config.settings import load
     from cachetier.errors import ConfigError
+    from cachetier.service.first_start import refuse_taken, room_on_disk
     from cachetier.service.service import Service
     from cachetier.testing.moto_server import moto_server
 
@@ -98,16 +130,19 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
             hint="Install it: pip install 'cachetier[dev]'",
         )
     os.environ.update(past_proxies("127.0.0.1"))
+    remote = {
+        "remote": f"s3://{BUCKET}/dev",
+        "s3_mount": [{"name": MOUNT, "bucket": BUCKET, "prefix": MOUNT}],
+    }
+    settings = load({**given, **remote})
+    set_up_logging(settings.log_level)
+    refuse_taken(settings)
     with moto_server(port=s3_port, bucket=BUCKET) as endpoint:
         os.environ.update(endpoint.environment())
-        remote = {
-            "remote": f"s3://{BUCKET}/dev",
-            "remote_endpoint": endpoint.url,
-            "remote_verify": endpoint.verify,
-            "s3_mount": [{"name": MOUNT, "bucket": BUCKET, "prefix": MOUNT}],
-        }
-        service = Service(load({**given, **remote, "allow_volatile": True, "grace_seconds": 5}))
-        service.start()
+        settings = replace(settings, remote_endpoint=endpoint.url, remote_verify=endpoint.verify)
+        service = Service(settings)
+        with room_on_disk(settings.cache_dir):
+            service.start()
         url = f"unix://{service.socket}"
         token = str(Path(given["cache_dir"]) / OWNER_FILE)
         where = {"url": url, "http": service.url, "token": token}

@@ -89,8 +89,8 @@ def estimate(
 ) -> None:
     """Say what checkpoints come to: size, requests and their price, GPU-hours, disk, exposure.
 
-    Saving direct to S3 stands beside saving through the node. Without a size only the waiting for
-    requests counts, one for each rank.
+    Saving direct to S3 stands beside saving through the node. Without a size, of --jobs or --gpus
+    only the waiting for requests counts, one for each rank.
 
     JSON: `size_bytes`, `node_bytes`, `nodes`, `puts`, `puts_per_day`, `dollars_per_day`,
     `prefix_seconds`, `direct_seconds`, `cached_seconds`, `direct_gpu_hours`, `cached_gpu_hours`
@@ -132,6 +132,9 @@ def estimate(
             with reach(url) as client:
                 plan = _measured(client, from_run, plan)
         found = estimate_of(plan)
+        if size is params is from_run is None and (jobs, gpus) == (_DEFAULT.jobs, _DEFAULT.gpus):
+            hint = "Give --params 13B or --size 2TB, and --gpus; or --from-run RUN of this node."
+            refuse("nothing says what a checkpoint holds, or who saves it", hint, as_json=as_json)
         if plot is not None:
             _draw(plan, found, plot, as_json=as_json)
     if as_json:

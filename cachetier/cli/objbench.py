@@ -10,6 +10,7 @@ from cachetier_client.units import parsed_size, shown_size, shown_time
 
 from cachetier.cli.bars import StepLine, line_shown
 from cachetier.cli.output import (
+    SPAN,
     AsJson,
     console,
     echo,
@@ -39,7 +40,8 @@ def objbench(
         str | None, typer.Option("--replica", help="Measure this replica of the settings instead.")
     ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1.0, help="About how long to measure, in all.")
+        float,
+        typer.Option("--seconds", metavar=SPAN, min=1.0, help="About how long to measure."),
     ] = 60.0,
     size: Annotated[
         str, typer.Option("--size", help="The most to write, in all: '4 GiB'.")

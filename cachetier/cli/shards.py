@@ -17,6 +17,7 @@ from cachetier_client.units import shown_size
 
 from cachetier.cli.bars import progress
 from cachetier.cli.output import (
+    SPAN,
     AsJson,
     Url,
     echo,
@@ -89,7 +90,7 @@ def put(
         str, typer.Option("--ack", help="local; or wait for replicated, durable.")
     ] = "local",
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.0, help="Seconds for each call.")
+        float, typer.Option("--timeout", metavar=SPAN, min=0.0, help="For each call.")
     ] = 60.0,
     url: Url = None,
     as_json: AsJson = False,
@@ -146,7 +147,7 @@ def get(
         typer.Option("--range", help="Only bytes FIRST-LAST, from FIRST- on, or the -COUNT last."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=0.0, help="Seconds for each call.")
+        float, typer.Option("--timeout", metavar=SPAN, min=0.0, help="For each call.")
     ] = 300.0,
     url: Url = None,
     as_json: AsJson = False,

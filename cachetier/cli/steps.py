@@ -16,6 +16,7 @@ from cachetier_client.units import shown_size, shown_span
 
 from cachetier.cli.bars import progress
 from cachetier.cli.output import (
+    SPAN,
     AsJson,
     Url,
     console,
@@ -51,7 +52,7 @@ SEAL_SECONDS = 60.0
 RunArgument = Annotated[str, typer.Argument(help="The training run.")]
 StepArgument = Annotated[int, typer.Argument(help="The training step.")]
 Level = Annotated[str, typer.Option("--level", help="local, replicated or durable.")]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds to wait.")]
+Timeout = Annotated[float, typer.Option("--timeout", metavar=SPAN, min=0.0, help="Until when.")]
 
 
 def ls(
@@ -173,7 +174,8 @@ def flush(
     run: Annotated[str | None, typer.Option("--run", help="Only this run.")] = None,
     step: Annotated[int | None, typer.Option("--step", help="Only this step of it.")] = None,
     deadline: Annotated[
-        float, typer.Option("--deadline", min=0.0, help="Seconds until it must be durable.")
+        float,
+        typer.Option("--deadline", metavar=SPAN, min=0.0, help="The most to wait: 240, 4m."),
     ] = 60.0,
     url: Url = None,
     as_json: AsJson = False,
@@ -269,7 +271,7 @@ def _flush_known(client: Client, run: str | None, step: int | None, seconds: flo
     try:
         client.flush(run, step, seconds)
     except NotFoundError as error:
-        meant = nearest(run or "", _run_names(client.runs()))
+        meant = nearest(run or "", run_names(client.runs()))
         if meant not in (None, run):
             error.message += f": did you mean {meant}?"
         raise
@@ -326,7 +328,7 @@ def forget(
 # --- how they look -------------------------------------------------------------------------------
 
 
-def _run_names(runs: list[str]) -> list[str]:
+def run_names(runs: list[str]) -> list[str]:
     """Return the runs of which these are, or are branches."""
     from cachetier_client.identity.names import base_run
 
@@ -337,7 +339,7 @@ def _show_runs(runs: list[str], mounts: list[str], as_json: bool) -> None:
     if as_json:
         print_json({"runs": runs, "mounts": mounts})
     elif runs or mounts:
-        echo(*_run_names(runs), *(f"{MOUNT_MARK}{name}" for name in mounts))
+        echo(*run_names(runs), *(f"{MOUNT_MARK}{name}" for name in mounts))
     else:
         echo("This node knows no run yet.", err=True)
         echo("Next: See one in S3 with `cachetier ls RUN --level durable`.", err=True)
@@ -362,7 +364,7 @@ def _show_objects(found: list[ObjectListed], of: str, as_json: bool) -> None:
 
 def _show_all(client: Client, run: str | None, level: LevelName | None, as_json: bool) -> None:
     """Show the steps and branches of a run, or of all, by path; and say what nobody committed."""
-    runs = _run_names(client.runs()) if run is None else [run]
+    runs = run_names(client.runs()) if run is None else [run]
     found: list[StepInfo] = []
     for each in runs:
         found += client.steps(each, level)

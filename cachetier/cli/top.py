@@ -12,10 +12,20 @@ from typing import Annotated, Any
 
 import typer
 
-from cachetier.cli.output import UNREACHABLE, AsJson, console, print_json, reach, refuse, reported
+from cachetier.cli.output import (
+    SPAN,
+    UNREACHABLE,
+    AsJson,
+    console,
+    print_json,
+    reach,
+    refuse,
+    reported,
+)
 from cachetier.status.rates import Node, described
 
 ANSWER_SECONDS = 2.0
+PIPED_CELLS = 100  # its tables fill the width they are given
 AT_ONCE = 16
 
 Urls = Annotated[
@@ -31,7 +41,7 @@ Urls = Annotated[
 def top(
     url: Urls = None,
     interval: Annotated[
-        float, typer.Option("--interval", min=0.1, help="Seconds between two looks.")
+        float, typer.Option("--interval", metavar=SPAN, min=0.1, help="Between two looks.")
     ] = 1.0,
     once: Annotated[
         bool, typer.Option("--once", help="Look for one interval, print it, and end.")
@@ -102,7 +112,8 @@ def _print(nodes: Sequence[Node], interval: float, as_json: bool) -> None:
     from cachetier.cli.screen import drawn
 
     out = console()
-    out.print(drawn(nodes, out.width, 0, interval))
+    width = min(out.width, PIPED_CELLS)
+    out.print(drawn(nodes, width, 0, interval), width=width)
 
 
 # --- live ----------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from cachetier_client.units import counted, shown_size
 
 from cachetier.cli.bars import HowFar, bytes_shown, written_bytes
 from cachetier.cli.output import (
+    SPAN,
     AsJson,
     Url,
     echo,
@@ -32,10 +33,14 @@ if TYPE_CHECKING:
 
     from cachetier.remote.base import ObjectStore
 
-Timeout = Annotated[float, typer.Option(min=0.0, help="Seconds for each call.")]
+Timeout = Annotated[float, typer.Option(metavar=SPAN, min=0.0, help="For each call.")]
 FORMATS = ("dcp", "safetensors", "torch", "files")
 _NEEDS_TORCH = "Install it here: pip install 'cachetier-client[torch]'"
 Export: TypeAlias = "Callable[[Client, str, int, str, float], list[str]]"
+_SOURCE_HINT = (
+    "Correct the address of the source, or --remote-endpoint; credentials are those of the AWS "
+    "configuration here. Nothing was saved."
+)
 _NOWHERE = "/nonexistent"  # `cache_dir` must be set, and is not looked at
 
 
@@ -185,21 +190,32 @@ def _check(files: list[SourceFile]) -> None:
 
 def _objects_of(source: str, endpoint: str | None) -> list[SourceFile]:
     """Return the objects under a prefix, or the one of that key."""
-    from cachetier_client import InvalidRequestError
-    from cachetier_client.io import digests
-    from cachetier_client.step_files import SourceFile
+    from cachetier_client.errors import RemoteError
 
     from cachetier.config.remotes import remote_settings
     from cachetier.config.settings import load
+    from cachetier.doctor.refusals import reason_of
     from cachetier.remote.factory import open_remote
 
     flags = {"remote": source, "remote_endpoint": endpoint, "cache_dir": _NOWHERE}
     where = remote_settings(load(flags))
     store = open_remote(where).objects
     prefix = f"{where.prefix}/" if where.prefix else ""
+    try:
+        return _found(store, source, where.prefix, prefix)
+    except RemoteError as error:
+        reason, _ = reason_of(error, where)
+        raise type(error)(f"cannot read {source}: {reason}", hint=_SOURCE_HINT) from error
+
+
+def _found(store: ObjectStore, source: str, key_or_prefix: str, prefix: str) -> list[SourceFile]:
+    from cachetier_client import InvalidRequestError
+    from cachetier_client.io import digests
+    from cachetier_client.step_files import SourceFile
+
     keys = [key for key in store.list(prefix).keys if not key.endswith("/")]
-    if not keys and where.prefix:
-        keys, prefix = [where.prefix], where.prefix.rpartition("/")[0] + "/"
+    if not keys and key_or_prefix:
+        keys, prefix = [key_or_prefix], key_or_prefix.rpartition("/")[0] + "/"
     found = []
     for key in keys:
         info = store.head(key)

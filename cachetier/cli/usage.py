@@ -54,6 +54,11 @@ def _explained(error: Any, words: list[str]) -> tuple[str, str]:
         return what, f"Give it one: {option} VALUE" if option else "See `cachetier --help`."
     command, parameter = ctx.command_path, getattr(error, "param", None)
     if hasattr(error, "possibilities"):
+        if re.fullmatch(r"-\d+", option):
+            return (
+                f"STEP: {option} is negative, and steps begin at 0",
+                f"Its usage is: {_usage(ctx)}",
+            )
         return f"`{command}` has no option {option}", _option_meant(ctx, option)
     if parameter is not None and error.message:
         return f"{_named(parameter)}: {error.message}", f"`{command} --help` says what it takes."

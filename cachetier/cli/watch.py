@@ -14,6 +14,7 @@ from cachetier_client.units import counted, shown_size
 
 from cachetier.cli.output import (
     FAILED,
+    SPAN,
     AsJson,
     Url,
     complain,
@@ -53,8 +54,9 @@ QuietCommits = Annotated[
     float | None,
     typer.Option(
         "--quiet-commits",
+        metavar=SPAN,
         min=0.0,
-        help="A step has ended, too, when nothing happened to it for so many seconds.",
+        help="A step has ended, too, when nothing happened to it for so long.",
     ),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Take what has ended by now, and leave.")]

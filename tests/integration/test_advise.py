@@ -27,8 +27,13 @@ def served() -> Iterator[Served]:
 
 def test_advise_says_how_often_to_save_and_what_decides(served: Served) -> None:
     nothing = run(served, "advise", "r", "--json")
-    assert (nothing.code, nothing.json["error"]["code"]) == (2, "invalid_request")
-    assert "Pass --blocked-seconds" in nothing.err
+    assert (nothing.code, nothing.json["error"]["code"]) == (1, "not_found")
+    assert "This node knows no run r" in nothing.err
+
+    run(served, "put", "-", *STEP, "--name", "x", stdin=b"x")
+    unsealed = run(served, "advise", "r")
+    assert unsealed.code == 2
+    assert "Pass --blocked-seconds" in unsealed.err
 
     run(served, "put", "-", *STEP, "--name", "x", "--seal", stdin=b"x")
     undrained = run(served, "advise", "r")

@@ -13,7 +13,7 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.messages import Size
 from cachetier.drain.schedule.queue_state import EQUAL, Weights
-from cachetier.drain.serve.eta import etas
+from cachetier.drain.serve.eta import TELLING_UPLOADS, etas
 from cachetier.errors import LocalOnlyError
 from cachetier.local.catalog import queries
 from cachetier.model.checkpoint import SaveState
@@ -149,12 +149,12 @@ def test_the_settings_reach_the_schedule_and_the_policy(tmp_path: Path) -> None:
         assert drain.queue.weights.of("big-run") == 4.0
 
 
-def test_a_waiting_step_has_an_eta_once_something_was_uploaded(
+def test_a_waiting_step_has_an_eta_once_enough_was_uploaded_to_tell(
     make: Callable[..., Node],
 ) -> None:
     node = make()
     node.stats.process_started(1, again=False)
-    save(node, "run", 1)
+    save(node, "run", 1, shards=TELLING_UPLOADS)
     with node.draining(SMALL):
         node.wait_durable(SaveIds("run", 1, "save-1"))
     waiting = save(node, "run", 2)

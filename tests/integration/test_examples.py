@@ -24,7 +24,7 @@ STOP_SECONDS = 60.0
 @pytest.fixture
 def dev_url() -> Iterator[str]:
     """The socket of a `cachetier dev` that runs beside the test."""
-    anywhere = ["--http", "127.0.0.1:0", "--s3-door", "127.0.0.1:0"]
+    anywhere = ["--http", "127.0.0.1:0", "--s3", "127.0.0.1:0"]
     command = [sys.executable, "-m", "cachetier", "dev", *anywhere, "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

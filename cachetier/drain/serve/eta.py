@@ -16,6 +16,8 @@ from cachetier.model.checkpoint import Save, SaveState
 
 WINDOW_UPLOADS = 256
 WINDOW_SECONDS = 900.0
+LEAST_UPLOADS = 2
+TELLING_BYTES, TELLING_UPLOADS = 1 << 20, 16  # few small ones measure latency, not the rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +32,16 @@ class FinishedUpload:
 def measured_rate(
     uploads: Iterable[FinishedUpload], now: float, *, uploading: bool
 ) -> float | None:
-    """Return the bytes per second of the last uploads, or None when there are none.
+    """Return the bytes per second of the last uploads, or None when they are too few to tell.
 
     While something is ``uploading``, more time since the last success than any upload took counts
     as a standstill.
     """
     recent = [upload for upload in uploads if now - upload.at <= WINDOW_SECONDS]
-    if not recent:
+    size_bytes = sum(upload.size_bytes for upload in recent)
+    if len(recent) < LEAST_UPLOADS:
+        return None
+    if size_bytes < TELLING_BYTES and len(recent) < TELLING_UPLOADS:
         return None
     spans = sorted((upload.at - upload.seconds, upload.at) for upload in recent)
     busy_seconds, reached = 0.0, spans[0][0]
@@ -46,7 +51,6 @@ def measured_rate(
     if uploading:
         longest_seconds = max(upload.seconds for upload in recent)
         busy_seconds += max(0.0, now - reached - longest_seconds)
-    size_bytes = sum(upload.size_bytes for upload in recent)
     return size_bytes / busy_seconds if size_bytes and busy_seconds > 0 else None
 
 

@@ -162,7 +162,8 @@ class HttpTransport:
         try:
             return reply_of(op, body)
         except (TypeError, ValueError, RecursionError) as error:
-            raise ProtocolMismatchError(f"{self.url} does not answer in JSON") from error
+            hint = "Check that CACHETIER_URL is the address of a cachetier service."
+            raise ProtocolMismatchError(f"{self.url} does not answer in JSON", hint=hint) from error
 
 
 class HttpSink:

@@ -128,6 +128,12 @@ def error_of(
         if retry_after is not None and retry_after.isdigit():
             error.retry_after_seconds = float(retry_after)
         return error
+    if b"<Error>" in body[:_SHOWN_CHARACTERS] or "x-amz-request-id" in headers:
+        return InvalidRequestError(
+            f"an S3 server answers there ({status}), and not a cachetier service",
+            hint="Set CACHETIER_URL to the node's own door: unix:///path/to/cachetier.sock, or "
+            "http://host:7070. Where the bucket is, the service alone knows: `remote_endpoint`.",
+        )
     shown = body[:_SHOWN_CHARACTERS].decode("utf-8", "replace").strip()
     message = f"the service answered {status} {reason}: {shown!r}"
     if status == 404 and headers.get("Content-Type") == _PROBLEM:  # to HEAD, which has no body

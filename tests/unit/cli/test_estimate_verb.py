@@ -46,7 +46,7 @@ def test_a_program_reads_json() -> None:
         (("--params", "many"), "--params: 'many' is not a number of parameters"),
         (("--interval", "0"), "--interval: nobody saves without end"),
         (("--per-day", "3", "--interval", "1h"), "--per-day and --interval"),
-        (("--plot", "cost.pdf"), "--plot: cost.pdf"),
+        (("--size", "1TB", "--plot", "cost.pdf"), "--plot: cost.pdf"),
     ],
 )
 def test_the_option_that_is_wrong_is_named(words: tuple[str, ...], named: str) -> None:

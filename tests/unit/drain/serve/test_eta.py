@@ -16,8 +16,9 @@ from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from tests.fakes.fake_clock import FakeClock
 
+MB = 1_000_000
 SHARD = Shard(
-    1, 1, "run", 1, "s", "a", 0, Content(1000, 1, (1,)), ShardState.DIRTY, None, True, 0.0
+    1, 1, "run", 1, "s", "a", 0, Content(10 * MB, 1, (1,)), ShardState.DIRTY, None, True, 0.0
 )
 UPLOAD = Work(TaskKind.UPLOAD, Save(1, "run", 1, "s", SaveState.OPEN, 1, False, 0.0))
 
@@ -48,27 +49,43 @@ def test_nothing_uploaded_is_no_rate() -> None:
     assert measured_rate([FinishedUpload(50.0, 1.0, 0)], 100.0, uploading=False) is None
 
 
-def test_uploads_at_once_add_up_and_pauses_do_not_count() -> None:
-    at_once = [FinishedUpload(10.0, 10.0, 500), FinishedUpload(10.0, 10.0, 500)]
-    later = [*at_once, FinishedUpload(500.0, 10.0, 1000)]
+@pytest.mark.parametrize(
+    ("uploads", "known"),
+    [
+        ([FinishedUpload(2.0, 1.0, 64 * MB)], False),
+        ([FinishedUpload(2.0, 1.0, 64 * MB)] * 2, True),
+        ([FinishedUpload(2.0, 0.02, 50)] * 15, False),  # 2.5 kB/s would be days for what follows
+        ([FinishedUpload(2.0, 0.02, 50)] * 16, True),
+    ],
+)
+def test_few_uploads_or_small_ones_are_no_rate_yet(
+    uploads: list[FinishedUpload], known: bool
+) -> None:
+    assert (measured_rate(uploads, 3.0, uploading=True) is not None) == known
 
-    assert measured_rate(at_once, 10.0, uploading=False) == pytest.approx(100.0)
-    assert measured_rate(later, 700.0, uploading=False) == pytest.approx(100.0)
+
+def test_uploads_at_once_add_up_and_pauses_do_not_count() -> None:
+    at_once = [FinishedUpload(10.0, 10.0, 5 * MB), FinishedUpload(10.0, 10.0, 5 * MB)]
+    later = [*at_once, FinishedUpload(500.0, 10.0, 10 * MB)]
+
+    assert measured_rate(at_once, 10.0, uploading=False) == pytest.approx(1 * MB)
+    assert measured_rate(later, 700.0, uploading=False) == pytest.approx(1 * MB)
 
 
 def test_only_the_last_uploads_count() -> None:
-    uploads = [FinishedUpload(0.0, 1.0, 10), FinishedUpload(WINDOW_SECONDS + 50, 10.0, 1000)]
+    later = [FinishedUpload(WINDOW_SECONDS + 50, 10.0, 5 * MB)] * 2
+    uploads = [FinishedUpload(0.0, 1.0, 10), *later]
 
-    assert measured_rate(uploads, WINDOW_SECONDS + 60, uploading=False) == pytest.approx(100.0)
+    assert measured_rate(uploads, WINDOW_SECONDS + 60, uploading=False) == pytest.approx(1 * MB)
     assert measured_rate(uploads, 3 * WINDOW_SECONDS, uploading=False) is None
 
 
 def test_a_standstill_slows_the_rate_once_it_is_longer_than_any_upload() -> None:
-    uploads = [FinishedUpload(10.0, 10.0, 1000)]
+    uploads = [FinishedUpload(10.0, 10.0, 5 * MB)] * 2
 
-    assert measured_rate(uploads, 19.0, uploading=True) == pytest.approx(100.0)
-    assert measured_rate(uploads, 30.0, uploading=True) == pytest.approx(50.0)
-    assert measured_rate(uploads, 30.0, uploading=False) == pytest.approx(100.0)
+    assert measured_rate(uploads, 19.0, uploading=True) == pytest.approx(1 * MB)
+    assert measured_rate(uploads, 30.0, uploading=True) == pytest.approx(0.5 * MB)
+    assert measured_rate(uploads, 30.0, uploading=False) == pytest.approx(1 * MB)
 
 
 # --- the order ----------------------------------------------------------------------------------
@@ -120,18 +137,20 @@ def test_the_rate_is_of_what_was_verified() -> None:
     stats = stats_with(clock)
     assert stats.rate([]) is None
     clock.advance(10.0)
-    stats.drained(SHARD, Stored.raw(SHARD.content), 10.0)
+    for _ in range(2):
+        stats.drained(SHARD, Stored.raw(SHARD.content), 10.0)
 
-    assert stats.rate([]) == pytest.approx(100.0)
-    assert stats.snapshot([]).rate_bytes_per_second == pytest.approx(100.0)
+    assert stats.rate([]) == pytest.approx(2 * MB)
+    assert stats.snapshot([]).rate_bytes_per_second == pytest.approx(2 * MB)
     clock.advance(20.0)
-    assert stats.rate([UPLOAD]) == pytest.approx(50.0)
+    assert stats.rate([UPLOAD]) == pytest.approx(1 * MB)
 
 
 @pytest.mark.parametrize("state", ["refused", "unreachable"])
 def test_there_is_no_rate_while_the_remote_is_away_or_the_drain_is_down(state: str) -> None:
     stats = stats_with(FakeClock())
-    stats.drained(SHARD, Stored.raw(SHARD.content), 10.0)
+    for _ in range(2):
+        stats.drained(SHARD, Stored.raw(SHARD.content), 10.0)
     stats.remote_health(state, "because")
     assert stats.rate([]) is None
     stats.remote_health("ok", "")
