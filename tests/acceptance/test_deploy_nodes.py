@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from cachetier.access.audit import Audit
+from cachetier.access.principals import Caller, Principal
+from cachetier.access.roles import Role
 from cachetier.config import settings as config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -173,9 +176,13 @@ def test_a_training_pod_has_the_socket_and_nothing_else_of_the_node() -> None:
 UNIT = (DEPLOY / "systemd" / "cachetier.service").read_text(encoding="utf-8")
 
 
-def directives(section: str) -> dict[str, list[str]]:
+CACHE = (DEPLOY / "systemd" / "cache.conf").read_text(encoding="utf-8")
+LEAVE = (DEPLOY / "systemd" / "cachetier-leave.service").read_text(encoding="utf-8")
+
+
+def directives(section: str, unit: str = UNIT) -> dict[str, list[str]]:
     """Read one section; a directive may come more than once."""
-    body = re.split(r"^\[(\w+)\]$", UNIT, flags=re.MULTILINE)
+    body = re.split(r"^\[(\w+)\]$", unit, flags=re.MULTILINE)
     text = dict(zip(body[1::2], body[2::2], strict=True))[section]
     found: dict[str, list[str]] = {}
     for name, value in re.findall(r"^(\w+)=(.*)$", text, re.MULTILINE):
@@ -183,22 +190,80 @@ def directives(section: str) -> dict[str, list[str]]:
     return found
 
 
-SERVICE = directives("Service")
+SERVICE, CACHE_SERVICE, LEAVE_SERVICE = (
+    directives("Service", each) for each in (UNIT, CACHE, LEAVE)
+)
 
 
-def test_systemd_waits_until_a_node_that_is_left_has_flushed(
+def test_an_upgrade_by_systemd_flushes_nothing_and_takes_nobodys_directory_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    environment = dict(pair.split("=", 1) for pair in SERVICE["Environment"])
-    mounted = {
-        "CACHETIER_CACHE_DIR": SERVICE["ReadWritePaths"][0],
-        "CACHETIER_REMOTE": "s3://checkpoints/llama",
-    }
-    settings = settings_of(monkeypatch, environment | mounted)
+    given = SERVICE["Environment"] + CACHE_SERVICE["Environment"]
+    environment = dict(pair.split("=", 1) for pair in given)
+    settings = settings_of(monkeypatch, environment | {"CACHETIER_REMOTE": "s3://bucket/llama"})
 
+    assert settings.notice_seconds == 0
     assert int(SERVICE["TimeoutStopSec"][0]) >= needed_seconds(settings)
-    assert SERVICE["KillMode"] == ["mixed"]  # the drain goes on while the service flushes
+    assert SERVICE["KillMode"] == ["mixed"]  # the service stops its drain
     assert settings.socket_path == Path("/run", SERVICE["RuntimeDirectory"][0], "cachetier.sock")
+    assert SERVICE["RuntimeDirectoryPreserve"] == ["yes"]  # containers have it mounted
+
+
+def test_a_machine_that_is_shut_down_leaves_before_the_service_is_stopped() -> None:
+    (stop,), (timeout,) = LEAVE_SERVICE["ExecStop"], LEAVE_SERVICE["TimeoutStopSec"]
+    of_unit = directives("Unit", LEAVE)
+
+    assert "cachetier.service" in of_unit["After"][0].split()  # so it is stopped before that one
+    assert not {"Requires", "BindsTo", "PartOf"} & of_unit.keys()  # a restart would stop it too
+    assert int(timeout) > int(re.findall(r"leave --deadline (\d+)", stop)[0])
+    assert "is-active --quiet cachetier.service ||" in stop  # else nobody is waited for
+    assert LEAVE_SERVICE["User"] == SERVICE["User"]
+    assert LEAVE_SERVICE["RemainAfterExit"] == ["yes"]
+    assert LEAVE_SERVICE["Environment"][0].endswith(SERVICE["Environment"][0].partition("=")[2])
+
+
+def test_the_path_of_the_cache_stands_in_one_file() -> None:
+    files = (DEPLOY / "systemd").iterdir()
+    naming = {each.name for each in files if "/nvme" in each.read_text(encoding="utf-8")}
+    (path,) = CACHE_SERVICE["ReadWritePaths"]
+
+    assert naming == {"cache.conf"}
+    assert directives("Unit", CACHE)["RequiresMountsFor"] == [path]
+    assert CACHE_SERVICE["Environment"] == [f"CACHETIER_CACHE_DIR={path}"]
+    user = SERVICE["User"][0]
+    made = f"+/usr/bin/install -d -m 0700 -o {user} -g {user} {path}"
+    assert CACHE_SERVICE["ExecStartPre"] == [made]
+
+
+def test_the_audit_log_is_where_the_unit_may_write_and_is_rotated() -> None:
+    rotated = (DEPLOY / "systemd" / "logrotate.conf").read_text(encoding="utf-8")
+    (directory,), (mode,) = SERVICE["LogsDirectory"], SERVICE["LogsDirectoryMode"]
+
+    assert f"\n/var/log/{directory}/audit.jsonl {{" in rotated
+    assert f"su {SERVICE['User'][0]} {SERVICE['Group'][0]}\n" in rotated
+    assert mode == "0700"
+    page = (DEPLOY.parent / "docs" / "security.md").read_text(encoding="utf-8")
+    assert f'audit = "/var/log/{directory}/audit.jsonl"' in page
+
+
+@pytest.mark.skipif(not shutil.which("logrotate"), reason="no logrotate here")
+def test_logrotate_takes_the_audit_log_away_and_the_service_opens_another(tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / "logrotate.conf").read_text(encoding="utf-8")
+    log, conf = tmp_path / "audit.jsonl", tmp_path / "conf"
+    own = re.sub(r"^ +su .*\n", "", text, flags=re.MULTILINE)
+    conf.write_text(own.replace("/var/log/cachetier/audit.jsonl", str(log)))
+    conf.chmod(0o600)
+    audit = Audit(str(log))
+    who = Caller(Principal("team", Role.WRITE))
+    audit.done("seal", "ok", who)
+
+    state = f"--state={tmp_path}/state"
+    subprocess.run(("logrotate", "--force", state, str(conf)), check=True, timeout=50)
+    audit.done("pin", "ok", who)
+    audit.close()
+
+    assert '"pin"' in log.read_text()
+    assert [each for each in tmp_path.glob("audit.jsonl*") if '"seal"' in each.read_text()]
 
 
 def test_the_hardening_leaves_what_courtesy_and_the_disk_need() -> None:
@@ -207,17 +272,12 @@ def test_the_hardening_leaves_what_courtesy_and_the_disk_need() -> None:
         assert name not in SERVICE
     assert SERVICE["SystemCallFilter"] == ["@system-service"]
     assert {"AF_UNIX", "AF_INET", "AF_INET6"} <= set(SERVICE["RestrictAddressFamilies"][0].split())
-    assert directives("Unit")["RequiresMountsFor"] == SERVICE["ReadWritePaths"]
 
 
-def test_the_user_and_the_directories_of_the_unit_are_made_before_it() -> None:
+def test_the_user_of_the_unit_is_made_before_it() -> None:
     users = (DEPLOY / "systemd" / "sysusers.conf").read_text(encoding="utf-8")
-    files = (DEPLOY / "systemd" / "tmpfiles.conf").read_text(encoding="utf-8")
 
-    user = SERVICE["User"][0]
-    assert re.search(rf"^u {user} - ", users, re.MULTILINE)
-    cache = SERVICE["ReadWritePaths"][0]
-    assert re.search(rf"^d {cache} +0700 {user} {user} -$", files, re.MULTILINE)
+    assert re.search(rf"^u {SERVICE['User'][0]} - ", users, re.MULTILINE)
 
 
 @pytest.mark.skipif(not shutil.which("systemd-sysusers"), reason="no systemd-sysusers here")
@@ -231,16 +291,20 @@ def test_systemd_makes_that_user_and_those_directories(tmp_path: Path) -> None:
         subprocess.run((program, f"--root={tmp_path}", *create), check=True, timeout=50)
 
     assert "cachetier:" in (tmp_path / "etc" / "passwd").read_text(encoding="utf-8")
-    assert (tmp_path / "nvme" / "cachetier").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "etc" / "cachetier").stat().st_mode & 0o777 == 0o755
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["cachetier.service", "cachetier-leave.service"])
+def test_systemd_understands_the_unit(tmp_path: Path, name: str) -> None:
     program = tmp_path / "cachetier"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
-    unit = tmp_path / "cachetier.service"
-    unit.write_text(UNIT.replace("/opt/cachetier/bin/cachetier", str(program)))
+    unit = tmp_path / name
+    for each, text in (("cachetier.service", UNIT), ("cachetier-leave.service", LEAVE)):
+        (tmp_path / each).write_text(text.replace("/opt/cachetier/bin/cachetier", str(program)))
+    (tmp_path / "cachetier.service.d").mkdir()
+    (tmp_path / "cachetier.service.d" / "cache.conf").write_text(CACHE)
 
     done = subprocess.run(
         ("systemd-analyze", "verify", "--man=no", str(unit)),
@@ -253,6 +317,6 @@ def test_systemd_understands_the_unit(tmp_path: Path) -> None:
     complaints = [
         line
         for line in done.stderr.splitlines()
-        if str(unit) in line and "DelegateSubgroup" not in line  # before systemd 254
+        if str(tmp_path) in line and "DelegateSubgroup" not in line  # before systemd 254
     ]
     assert (done.returncode, complaints) == (0, []), done.stderr
