@@ -21,7 +21,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house serve dev wheels lock sbom audit digests targets clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house serve dev wheels lock sbom audit digests targets clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -59,6 +59,10 @@ prometheus: $(STAMPS)/venv  ## Have prometheus for the tests of metrics: Debian'
 
 chromium: $(STAMPS)/venv  ## Have a browser for the tests of the console: Debian's, unpacked into .venv
 	@tools/get_debian.sh $(VENV)/chromium chromium-headless-shell chromium-headless-shell+
+
+slurm: setup  ## Run the scripts for Slurm in a real one of one node: Debian's, unpacked into .venv; needs root
+	@tools/get_debian.sh $(VENV)/slurm slurmctld-wlm slurmctld+ slurmd+ slurm-client+
+	@$(PY) -m pytest $(ARGS) tests/integration/test_slurm_cluster.py
 
 xfs: $(STAMPS)/venv  ## Have mkfs.xfs for the power cuts on XFS: Debian's, unpacked into .venv
 	@tools/get_debian.sh $(VENV)/xfs mkfs.xfs xfsprogs libinih1 liburcu8

@@ -4,6 +4,7 @@
 # possible the tests that need it say so and are skipped.
 #
 #     tools/get_debian.sh .venv/prometheus prometheus prometheus
+#     tools/get_debian.sh .venv/slurm slurmctld-wlm slurmctld+ slurmd+ slurm-client+
 #     tools/get_debian.sh .venv/xfs mkfs.xfs xfsprogs libinih1 liburcu8
 #     tools/get_debian.sh .venv/chromium chromium-headless-shell chromium-headless-shell+
 #
@@ -11,7 +12,7 @@
 set -eu
 folder=$1 program=$2
 shift 2
-PATH=$PATH:$folder/usr/bin:$folder/sbin:/usr/sbin:/sbin
+PATH=$PATH:$folder/usr/bin:$folder/usr/sbin:$folder/sbin:/usr/sbin:/sbin
 if command -v "$program" >/dev/null; then exit 0; fi
 
 give_up() {

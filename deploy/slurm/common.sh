@@ -3,7 +3,7 @@ CACHETIER_BIN=/opt/cachetier/bin/cachetier
 CACHETIER_USER=cachetier                                  # the service's; root may not use the socket
 CACHETIER_URL=unix:///run/cachetier/cachetier.sock
 CACHETIER_UNIT=cachetier.service                          # empty: the prolog starts nothing
-CACHETIER_READY_SECONDS=60                                # how long the prolog waits
+CACHETIER_READY_SECONDS=90                                # how long the prolog waits: a restart takes at most 70
 CACHETIER_FLUSH_SECONDS=60                                # how long the epilog waits
 if [ -r "${CACHETIER_SLURM_CONF:=/etc/cachetier/slurm.conf}" ]; then . "$CACHETIER_SLURM_CONF"; fi
 

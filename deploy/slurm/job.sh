@@ -1,9 +1,11 @@
 #!/bin/bash
-# A job that saves through the node's cachetier, is told 300 s before its end, and goes on where it was.
+# A job that saves through the node's cachetier, is told 300 s before its end, and goes on where it was. Of the 300 s
+# the flush below has 240, and the requeue the rest. Where jobs are preempted, the partition's GraceTime is 300 as well.
 #SBATCH --job-name=llama
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=8
-#SBATCH --requeue
+#SBATCH --time=24:00:00           # then it is requeued, not ended
+#SBATCH --requeue                 # also when a node fails, or a prolog does
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@300
 export CACHETIER_RUN=llama        # the same in every requeue: it resumes what the last one saved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -140,6 +141,31 @@ def test_the_end_of_a_job_waits_for_no_service_that_is_gone(run: Run, tmp_path: 
 
     assert done.returncode == 0
     assert "cannot be asked" in told(tmp_path)
+
+
+def test_each_time_is_above_those_within_it() -> None:
+    page = (SCRIPTS.parents[1] / "docs" / "slurm.md").read_text()
+    unit = (SCRIPTS.parent / "systemd" / "cachetier.service").read_text()
+    common, job = ((SCRIPTS / name).read_text() for name in ("common.sh", "job.sh"))
+    stop, ready, flush, signal, deadline, timeout = (
+        int(re.findall(pattern, text)[0])
+        for pattern, text in (
+            (r"TimeoutStopSec=(\d+)", unit),
+            (r"READY_SECONDS=(\d+)", common),
+            (r"FLUSH_SECONDS=(\d+)", common),
+            (r"--signal=B:USR1@(\d+)", job),
+            (r"--deadline (\d+)", job),
+            (r"PrologEpilogTimeout=(\d+)", page),
+        )
+    )
+
+    assert "NOTICE" not in unit  # which a restart would take as well
+    assert ready >= stop + 10
+    assert timeout > max(ready, flush)
+    assert signal >= deadline + 60
+    assert re.search(r"^#SBATCH --(requeue|time=\S+)", job, re.MULTILINE)
+    told = dict(re.findall(r"^\| `(CACHETIER_\w+)` \| (\d+) \|", page, re.MULTILINE))
+    assert told == {"CACHETIER_READY_SECONDS": str(ready), "CACHETIER_FLUSH_SECONDS": str(flush)}
 
 
 @pytest.mark.parametrize("script", sorted(path.name for path in SCRIPTS.iterdir()))
