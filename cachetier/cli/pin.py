@@ -76,7 +76,8 @@ def _show_pin(pinned: PinInfo, as_json: bool) -> None:
     gone = pinned.shards - pinned.local_shards
     if gone:
         what = "1 shard is" if gone == 1 else f"{gone} shards are"
-        echo(f"{what} only in S3: read them once, and they stay as well.", err=True)
+        bring = f"cachetier restore {pinned.run} {pinned.step}"
+        echo(f"{what} only in S3: `{bring}` brings them, to stay.", err=True)
 
 
 def _show_pins(pins: list[PinInfo], as_json: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from cachetier_client.identity.names import MOUNT_MARK
-from cachetier_client.units import shown_size, shown_span
+from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.cli.bars import progress
 from cachetier.cli.output import (
@@ -76,7 +76,8 @@ def ls(
 
     With --all also what frameworks saved under paths of their own, and what nobody committed.
 
-    JSON: `runs` and `mounts`, or `steps`, or `step` with its `shards`, or `objects`.
+    JSON: `runs` and `mounts`, or `steps` and `elsewhere` (how many more S3 has; null: it does not
+    answer), or `step` with its `shards`, or `objects`.
     """
     if run is not None and run.startswith(MOUNT_MARK):
         mount, _, prefix = run.removeprefix(MOUNT_MARK).partition("/")
@@ -90,7 +91,8 @@ def ls(
         elif run is None:
             _show_runs(client.runs(), client.mounts(), as_json)
         elif step is None:
-            _show_steps(run, client.steps(run, wanted), wanted, as_json)
+            more = client.steps_elsewhere(run) if wanted is None else 0
+            _show_steps(run, client.steps(run, wanted), wanted, as_json, more)
         else:
             _show_step(client.step(run, step), as_json)
 
@@ -369,7 +371,10 @@ def _show_all(client: Client, run: str | None, level: LevelName | None, as_json:
     for each in runs:
         found += client.steps(each, level)
         found += client.branches(each, level)
-    if as_json or not found:
+    if as_json:
+        print_json({"steps": [_step_json(step) for step in found]})
+        return
+    if not found:
         _show_steps(run or "any run", found, level, as_json)
         return
     console().print(_table_of(found, _path))
@@ -386,18 +391,28 @@ def _path(step: StepInfo) -> str:
     return place_of(step.run, step.step, StepName.chosen()).path
 
 
-def _show_steps(run: str, steps: list[StepInfo], level: str | None, as_json: bool) -> None:
+def _show_steps(
+    run: str, steps: list[StepInfo], level: str | None, as_json: bool, more: int | None = 0
+) -> None:
+    """Show steps, and how many ``more`` only S3 has; None: nobody can say."""
     if as_json:
-        print_json({"steps": [_step_json(step) for step in steps]})
+        elsewhere = {"elsewhere": more} if level is None else {}
+        print_json({"steps": [_step_json(step) for step in steps], **elsewhere})
         return
-    if not steps:
+    see = f"`cachetier ls {run} --level durable`"
+    if steps:
+        console().print(_table_of(steps, lambda step: str(step.step)))
+    else:
         where = f"is {level}" if level else "is on this node"
         echo(f"No step of {run} {where}.", err=True)
-        if level in (None, "local"):
-            others = f"See S3 with `cachetier ls {run} --level durable`"
-            echo(f"Next: {others}, other paths with `cachetier ls {run} --all`.", err=True)
-        return
-    console().print(_table_of(steps, lambda step: str(step.step)))
+    if more is None:
+        echo(f"What else S3 has cannot be said: it does not answer. Later: {see}.", err=True)
+    elif more:
+        echo(f"{counted(more, 'more step')} of {run} in S3: {see} lists all.", err=True)
+    if not steps and more:
+        echo(f"Next: Bring the newest here with `cachetier restore {run}`.", err=True)
+    elif not steps and level in (None, "local"):
+        echo(f"Next: See S3 with {see}, other paths with `cachetier ls {run} --all`.", err=True)
 
 
 def _table_of(steps: list[StepInfo], called: Callable[[StepInfo], str]) -> Table:
@@ -408,13 +423,18 @@ def _table_of(steps: list[StepInfo], called: Callable[[StepInfo], str]) -> Table
             called(step),
             _state(step, now),
             _restorable(step) or "-",
-            f"{len(step.ranks)}/{step.world_size}",
+            f"{_sealed(step)}/{step.world_size}",
             str(step.shard_count),
             shown_size(step.size_bytes),
             shown_size(step.dirty_bytes) if step.dirty_bytes else "-",
             shown_span(max(0.0, now - step.started_at)) if step.started_at else "-",
         )
     return shown
+
+
+def _sealed(step: StepInfo) -> int:
+    """Return how many ranks have sealed, as far as is known here; all, of what remotes have."""
+    return step.world_size if "replicated" in step.levels else len(step.ranks)
 
 
 def _newest_here(client: Client, run: str) -> int | None:

@@ -24,6 +24,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "ls": ("steps:ls", "List runs, steps of a run, or shards of a step."),
         "explain": ("explain:explain", "Say where a step stands, and what it waits for."),
         "latest": ("steps:latest", "Print the newest step that can be restored."),
+        "restore": ("restore:restore", "Bring a step back to this node, or into a folder."),
+        "verify": ("restore:verify", "Read a step as a restore would, and check every byte."),
         "pin": ("pin:pin", "Keep a step on this node, or list what is kept."),
         "unpin": ("pin:unpin", "Let a pinned step go again."),
         "delete": ("steps:delete", "Delete a step, here and in S3."),
@@ -73,12 +75,12 @@ ALSO_CALLED = {
     "load": "get",
     "monitor": "top",
     "remove": "delete",
-    "restore": "get",
     "rm": "delete",
     "run": "serve",
     "save": "put",
     "start": "serve",
     "sync": "flush",
     "upload": "put",
+    "warmup": "restore",
 }
 VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.items()}

@@ -18,11 +18,11 @@ from cachetier.model.objects import Mount
 from cachetier.objects.base import ReadableObjects
 from cachetier.reclaim.gc import Garbage
 from cachetier.restore.restore import Restore
-from cachetier.restore.whole_steps import WholeSteps
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.pending import Pending
 from cachetier.steps.waits import Question, Waits
+from cachetier.steps.whole_steps import WholeSteps
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.recent_events import RecentEvent

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -65,10 +65,12 @@ FRESH_SECONDS = 5.0
 FILE_FRESH_SECONDS = 0.2  # what stands for one step alone may be written anew on any node
 LISTED = -1  # stands for the list of a run's steps
 WAIT_SECONDS = 0.25
+LIST_SECONDS = 2.0  # a person waits
 PROBE_SECONDS = 1.0  # between requests while the remote is away
 THREADS = 8
 ASKED_AT_ONCE = 64
 REMEMBERED = 1024
+LISTS_KEPT = 64
 SWEPT_AT_ONCE = 32
 
 Result = TypeVar("Result")
@@ -156,6 +158,7 @@ class Knowledge:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="knowledge")
         self._changed = threading.Condition()
         self._looks: dict[Step, Look] = {}  # the oldest first
+        self._listed: dict[str, Collection[int]] = {}
         self._asking: set[Step] = set()
         self._begun_at = float("-inf")
         self._silent = False  # somebody waited in vain, and nothing was answered since
@@ -202,6 +205,27 @@ class Knowledge:
         left_seconds = max(0.0, ends_at - self._clock.monotonic())
         self._refreshed(due[:ASKED_AT_ONCE], FRESH_SECONDS, left_seconds)
         return True
+
+    def listed(self, run: str, besides: Collection[int]) -> set[int] | None:
+        """Return the steps of a run that the remote has but for ``besides``; None if it is silent.
+
+        Of the newest the manifests are looked at, so that those that were deleted are left out.
+        """
+        ends_at = self._clock.monotonic() + LIST_SECONDS
+        asked = self._refreshed([(run, LISTED)], FRESH_SECONDS, LIST_SECONDS)
+        listed = self._listed.get(run) if asked else None
+        if listed is None:
+            return None
+        steps = set(listed).difference(besides)
+        newest = [(run, step) for step in sorted(steps, reverse=True)[:ASKED_AT_ONCE]]
+        self._refreshed(newest, FRESH_SECONDS, max(0.0, ends_at - self._clock.monotonic()))
+        return {step for step in steps if not self._is_deleted(run, step)}
+
+    def _is_deleted(self, run: str, step: int) -> bool:
+        look = self._looks.get((run, step))
+        if look is None:
+            return False
+        return look.seen is None or look.seen.manifest.state is not ManifestState.PUBLISHED
 
     def _refreshed(
         self, steps: Sequence[Step], max_age_seconds: float, wait_seconds: float = WAIT_SECONDS
@@ -317,6 +341,9 @@ class Knowledge:
         for save in self._store.read(queries.saves_of_run, run):
             if save.state is SaveState.PUBLISHED and save.step not in there:
                 self._remember((run, save.step), None, asked_at)
+        self._listed[run] = there
+        if len(self._listed) > LISTS_KEPT:
+            del self._listed[next(iter(self._listed))]
         self._remember((run, LISTED), None, asked_at)
 
     def _answer(self, ask: Callable[[], Result]) -> Result:

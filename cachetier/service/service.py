@@ -56,7 +56,6 @@ from cachetier.restore.knowledge import Knowledge
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore
-from cachetier.restore.whole_steps import WholeSteps
 from cachetier.service.objects import ask_time_of, objects_of, ordering_of, unmounted_warnings
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import (
@@ -83,6 +82,7 @@ from cachetier.steps.leaving import Course, Leaving
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.unflushed import UnflushedNotes
 from cachetier.steps.waits import Waits
+from cachetier.steps.whole_steps import WholeSteps
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
@@ -306,7 +306,7 @@ class Service:
             access=self._access,
             ingest=ingest,
             restore=self._restore,
-            whole_steps=WholeSteps(store, self._restore, self._clock),
+            whole_steps=WholeSteps(store, self._restore, self._clock, self._changes.ring),
             checkpoints=checkpoints,
             waits=self._waits,
             incidents=self._incidents,

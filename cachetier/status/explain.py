@@ -14,6 +14,7 @@ from typing import Any
 from cachetier_client import StepInfo
 from cachetier_client.units import counted, shown_size, shown_span
 
+from cachetier.number_lists import shown_numbers
 from cachetier.status.words import are, unchecked
 
 Status = Mapping[str, Any]
@@ -123,8 +124,12 @@ def _whereabouts(step: StepInfo, now: float) -> Iterator[str]:
     elif states["evicted"]:
         of_node = here + states["evicted"]
         yield f"{here} of the {counted(of_node, 'shard')} of this node are here, the rest in S3."
+    elif len(step.ranks) >= step.world_size:
+        yield "All of it is here as well, so a restore is local."
     else:
-        yield "All that this node had of it is here as well, so a restore is local."
+        ranks = "rank" if len(step.ranks) == 1 else "ranks"
+        of_ranks = f"{ranks} {shown_numbers(step.ranks)} of {step.world_size}"
+        yield f"All of {of_ranks} is here as well, so their restore is local."
     if states["remote"]:
         yield f"{counted(states['remote'], 'shard')} came from other nodes, and lie in S3."
     if note := unchecked(step.state, step.checked_at, now):

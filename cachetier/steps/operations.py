@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 from cachetier_client.clock import Clock
 from cachetier_client.identity import names
@@ -26,7 +27,6 @@ from cachetier_client.identity.places import has_one_step
 from cachetier_client.trace_context import brought_along
 
 from cachetier.errors import (
-    AbortedError,
     FencedError,
     IntegrityError,
     InvalidRequestError,
@@ -34,8 +34,6 @@ from cachetier.errors import (
     NotDurableError,
     NotFoundError,
     RemoteError,
-    SaveSupersededError,
-    StepPublishedError,
 )
 from cachetier.local.catalog import (
     adopt,
@@ -62,6 +60,7 @@ from cachetier.restore.adopt import save_of
 from cachetier.restore.knowledge import Knowledge, max_age_of
 from cachetier.restore.published import FoundStep, PublishedSteps
 from cachetier.steps.pending import Pending, drained, pending_of
+from cachetier.steps.refusals import ended, no_step
 from cachetier.steps.unflushed import UnflushedSteps
 from cachetier.steps.views import (
     NewestSteps,
@@ -188,7 +187,7 @@ class Checkpoints:
                 adopt.adopt, self._store.policy, save_of(found), (), self._clock.now()
             )
         elif must_exist:
-            raise _no_step(run, step)
+            raise no_step(run, step)
 
     # --- pinning ---------------------------------------------------------------------------------
 
@@ -231,6 +230,11 @@ class Checkpoints:
         views = [self._view(save) for save in self._refreshed(run)]
         return [view for view in views if level is None or level in view.levels]
 
+    def listed(self, run: str, level: Level | None, *, count_elsewhere: bool) -> dict[str, Any]:
+        """Return ``steps`` as JSON, and if asked how many more S3 has (null: it is silent)."""
+        found: dict[str, Any] = {"steps": [view.as_json() for view in self.steps(run, level)]}
+        return {**found, "elsewhere": self._elsewhere(run)} if count_elsewhere else found
+
     def newest_steps(self, run: str, limit: int) -> list[StepView]:
         """Return up to ``limit`` steps of a run that this node knows, the newest first."""
         newest = self._refreshed(names.checked_run(run), limit)
@@ -244,6 +248,12 @@ class Checkpoints:
         """
         known = {save.step for save in self._shown_saves(names.checked_run(run))}
         return list(islice(self._durable(run, known), limit))
+
+    def _elsewhere(self, run: str) -> int | None:
+        """Return how many steps S3 has that this node knows nothing of; None if it is silent."""
+        known = {save.step for save in self._store.read(queries.saves_of_run, run)}
+        found = self._knowledge.listed(run, known)
+        return None if found is None else len(found)
 
     def _durable(self, run: str, besides: Collection[int] = ()) -> Iterator[StepView]:
         for manifest in self._published.durable_steps(run, besides):
@@ -374,7 +384,7 @@ class Checkpoints:
                 return view, here + ([] if stale else self._shards_elsewhere(save, view, here))
         found = self._published.find(run, step)
         if found is None:
-            raise _no_step(run, step)
+            raise no_step(run, step)
         return self._found(found), remote_shards(found)
 
     def _shards_elsewhere(
@@ -431,7 +441,11 @@ class Checkpoints:
         there = self._store.read(replica_queries.replications_of, save.number)
         replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
         pinned = self._store.read(pins.is_pinned, save.run, save.step)
-        view = view_of_save(save, parts, summary, replicated=replicated, pinned=pinned)
+        whole = list[int]()
+        if save.state in CONFIRMED_STATES:
+            whole = self._store.read(queries.whole_ranks, save.number)
+        known = save, parts, summary
+        view = view_of_save(*known, replicated=replicated, pinned=pinned, restored=whole)
         look = self._knowledge.look(save.run, save.step)
         if look is not None and save.state in CONFIRMED_STATES:
             view = replace(view, checked_at=look.checked_at)
@@ -515,7 +529,7 @@ class Checkpoints:
         saves = self._store.read(queries.saves_of, run, step)
         save = self._store.read(queries.shown_of, saves)
         if save is None and saves:
-            raise _ended(saves[-1])
+            raise ended(saves[-1])
         if save is not None and save.state is SaveState.REPLICATED:
             raise NotDurableError(
                 f"step {step} of {run} is known from a replica alone: this node has none of it",
@@ -551,14 +565,14 @@ class Checkpoints:
         save = self._store.read(queries.shown_of, saves)
         if save is None:
             if saves:
-                raise _ended(saves[-1])
+                raise ended(saves[-1])
             if level is not Level.LOCAL:
                 return AskBucket(lambda: self._age_elsewhere(run, step, level))
-            raise _no_step(run, step)
+            raise no_step(run, step)
         view = self._view(save)
         if view.state == "damaged":
             raise IntegrityError(f"step {step} has damaged shards", run=run, step=step)
-        if level in view.levels:
+        if level in view.levels or (level is Level.LOCAL and save.state in CONFIRMED_STATES):
             return self._age(run, step)
         if level is not Level.LOCAL:
             self._refuse_local_only(run, step)
@@ -571,7 +585,7 @@ class Checkpoints:
         if self._is_published(run, step, level):
             return self._age(run, step)
         if self._store.read(queries.shown_save, run, step) is None:
-            raise _no_step(run, step)
+            raise no_step(run, step)
         return None
 
     def _is_published(self, run: str, step: int, level: Level) -> bool:
@@ -582,19 +596,3 @@ class Checkpoints:
     def _age(self, run: str, step: int) -> float:
         save = self._store.read(queries.shown_save, run, step)
         return max(0.0, self._clock.now() - save.started_at) if save is not None else 0.0
-
-
-def _no_step(run: str, step: int) -> NotFoundError:
-    return NotFoundError(f"run {run} has no step {step}", run=run, step=step)
-
-
-def _ended(save: Save) -> Exception:
-    message = f"save {save.save_id} of step {save.step} is {save.state}"
-    if save.state is SaveState.DELETED and save.local_only_at is not None and not save.wanted:
-        message += "; a policy had kept it on this node only"
-    kinds = {
-        SaveState.SUPERSEDED: SaveSupersededError,
-        SaveState.REFUSED: StepPublishedError,
-        SaveState.DELETED: AbortedError,
-    }
-    return kinds[save.state](message, run=save.run, step=save.step)

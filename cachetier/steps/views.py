@@ -12,6 +12,7 @@ from cachetier_client.results import UnflushedStep
 from cachetier.local.catalog.records import Summary
 from cachetier.local.catalog.step_queries import RankProgress, ShardCount
 from cachetier.model.checkpoint import (
+    CONFIRMED_STATES,
     OPEN_STATES,
     PartState,
     RankPart,
@@ -95,11 +96,20 @@ def view_of_save(
     *,
     replicated: bool = False,
     pinned: bool = False,
+    restored: Sequence[int] = (),
 ) -> StepView:
-    """Return how this node shows a save; ``replicated``: it is published at a replica."""
+    """Return how this node shows a save; ``replicated``: it is published at a replica.
+
+    What remotes have is local while all is here that this node knows of: what ranks sealed here,
+    and what came back of ``restored`` ones.
+    """
     sealed = [part for part in parts if part.state is PartState.SEALED]
     damaged = summary.quarantined_shards > 0
-    here = sealed_here(parts) and not damaged and save.state in (*OPEN_STATES, SaveState.PUBLISHED)
+    if save.state in CONFIRMED_STATES:
+        known = sealed_here(parts) if parts else bool(restored)
+        here = known and not damaged and not summary.evicted_shards
+    else:
+        here = sealed_here(parts) and not damaged and save.state in OPEN_STATES
     durable = save.state is SaveState.PUBLISHED
     there = (replicated and save.state in OPEN_STATES) or save.state is SaveState.REPLICATED
     return StepView(
@@ -108,7 +118,7 @@ def view_of_save(
         save_id=save.save_id,
         state=_state(save, parts, damaged),
         levels=_levels(here, there, durable),
-        ranks=tuple(part.rank for part in sealed),
+        ranks=tuple(sorted({*(part.rank for part in sealed), *restored})),
         world_size=save.world_size,
         shards=summary.shards,
         size_bytes=summary.size_bytes,

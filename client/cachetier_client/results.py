@@ -207,6 +207,14 @@ class PinInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StillComing:
+    """What of a step that is brought back is not on the node yet."""
+
+    shards: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class LevelReached:
     """What a wait ended with: the level, and how long after the save's start it was looked at."""
 

@@ -281,6 +281,7 @@ def test_the_description_names_every_route(shared: Served) -> None:
         "/v1/runs/{run}/latest",
         "/v1/runs/{run}/unflushed",
         "/v1/runs/{run}/steps/{step}",
+        "/v1/runs/{run}/steps/{step}/restore",
         "/v1/runs/{run}/steps/{step}/seal",
         "/v1/runs/{run}/steps/{step}/abort",
         "/v1/runs/{run}/steps/{step}/wait",

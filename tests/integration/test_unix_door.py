@@ -30,8 +30,8 @@ from cachetier.errors import StoppingError
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.gc import Garbage
 from cachetier.remote.bucket import Remote
-from cachetier.restore.whole_steps import WholeSteps
 from cachetier.steps.waits import Waits
+from cachetier.steps.whole_steps import WholeSteps
 from cachetier.training_hints import Phases
 from tests.fakes.access import owners_access
 from tests.fakes.memory_store import MemoryObjectStore

@@ -16,7 +16,7 @@ from cachetier.errors import InvalidRequestError, NotFoundError
 from cachetier.local.catalog import queries
 from cachetier.restore.fill import Room
 from cachetier.restore.restore import Restore
-from cachetier.restore.whole_steps import ComingBack, WholeSteps
+from cachetier.steps.whole_steps import ComingBack, WholeSteps
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import BLOCK, REMOTE, Node, patterned
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from cachetier_client.identity import names
@@ -37,16 +38,18 @@ def looking_routes(node: Operations, pools: Pools) -> APIRouter:
         seen = [run for run in found if caller.principal.sees(run)]
         return schemas.RunsModel(runs=seen, mounts=node.s3.seen_by(caller))
 
-    @router.get("/v1/runs/{run}/steps", response_model=schemas.Steps)
-    async def steps(run: str, level: schemas.LevelName | None = None) -> dict[str, Any]:
-        wanted = None if level is None else Level(level)
-        views = await pools.patient(checkpoints.steps, run, wanted)
-        return {"steps": [view.as_json() for view in views]}
+    @router.get(
+        "/v1/runs/{run}/steps", response_model=schemas.Steps, response_model_exclude_unset=True
+    )
+    async def steps(
+        run: str, level: schemas.LevelName | None = None, count_elsewhere: bool = False
+    ) -> dict[str, Any]:
+        what = partial(checkpoints.listed, run, _level(level), count_elsewhere=count_elsewhere)
+        return await pools.patient(what)
 
     @router.get("/v1/runs/{run}/branches", response_model=schemas.Steps)
     async def branches(run: str, level: schemas.LevelName | None = None) -> dict[str, Any]:
-        wanted = None if level is None else Level(level)
-        views = await pools.patient(checkpoints.branches, run, wanted)
+        views = await pools.patient(checkpoints.branches, run, _level(level))
         return {"steps": [view.as_json() for view in views]}
 
     @router.get("/v1/runs/{run}/latest", response_model=schemas.Latest)
@@ -86,6 +89,16 @@ def changing_routes(node: Operations, pools: Pools) -> APIRouter:
         node.refuse_when_stopping()
         deleted = await pools.patient(checkpoints.delete_step, run, names.parsed_step(step))
         return schemas.Deleted(deleted_shards=deleted)
+
+    @router.post("/v1/runs/{run}/steps/{step}/restore")
+    async def restore_step(
+        request: Request, run: str, step: str, what: schemas.RestoreRequest
+    ) -> schemas.ComingBack:
+        node.refuse_when_stopping()
+        wanted = run, names.parsed_step(step), what.ranks
+        restored = await pools.patient(node.whole_steps.restored, *wanted)
+        left = await answered(node, request.scope, request.receive, restored, what.timeout_seconds)
+        return schemas.ComingBack(shards=left.shards, size_bytes=left.size_bytes)
 
     @router.post("/v1/runs/{run}/steps/{step}/seal")
     async def seal(run: str, step: str, who: schemas.SealRequest) -> schemas.Sealed:
@@ -277,6 +290,10 @@ def readyz(not_ready: NotReady) -> Response:
     if reason is None:
         return JSONResponse({"state": "ready"})
     return JSONResponse({"state": "not ready", "reason": reason}, status_code=503)
+
+
+def _level(name: schemas.LevelName | None) -> Level | None:
+    return None if name is None else Level(name)
 
 
 def _ids(run: str, step: str, who: schemas.SealRequest) -> SaveIds:

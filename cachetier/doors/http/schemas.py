@@ -42,6 +42,13 @@ class LeaveRequest(_Request):
     timeout_seconds: Seconds = 60.0
 
 
+class RestoreRequest(_Request):
+    """What to bring back of a step; all when no ``ranks`` are named."""
+
+    ranks: list[Count] = []
+    timeout_seconds: Seconds = 60.0
+
+
 class IncidentsRequest(_Request):
     """Which client asks what befell its runs; ``clear``: it need not be told again."""
 
@@ -119,7 +126,10 @@ class StepWithShards(BaseModel):
 
 
 class Steps(BaseModel):
+    """The steps, and where that was asked how many more the bucket has; null: nobody can say."""
+
     steps: list[StepModel]
+    elsewhere: int | None = None
 
 
 class Latest(BaseModel):
@@ -197,6 +207,13 @@ class Reached(BaseModel):
 class PendingStepModel(BaseModel):
     run: str
     step: int
+    shards: int
+    size_bytes: int
+
+
+class ComingBack(BaseModel):
+    """What of a step is not here yet."""
+
     shards: int
     size_bytes: int
 

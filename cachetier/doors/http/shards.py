@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
@@ -46,6 +46,14 @@ PUT_PARAMETERS = (
     "client_id",
 )
 METHODS = ("PUT", "GET", "HEAD", "DELETE")
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What of a shard: the header ``Range``; whether it ``counts`` towards bringing all of it."""
+
+    range: str | None
+    counts: bool = True
 
 
 class Shards:
@@ -128,7 +136,9 @@ class Shards:
     async def _get(self, target: RequestTarget, scope: Scope, receive: Receive, send: Send) -> None:
         query = Query(scope["query_string"], ("timeout_seconds", "restore"))
         timeout_seconds, ids = query.seconds(), _ids(target)
-        wanted = None if query.flag("restore") else Headers(scope=scope).get("range")
+        wanted = _Wanted(None if query.flag("restore") else Headers(scope=scope).get("range"))
+        if query.optional("restore") == "false":
+            wanted = replace(wanted, counts=False)
         sending = SentAnswer(scope, send)
         async with AsyncExitStack() as held:
             opened = await self._pools.owned(
@@ -145,7 +155,7 @@ class Shards:
             await self._answer(download, scope, receive, sending)
 
     def _opened_small(
-        self, ids: tuple[str, int, str], wanted: str | None, timeout_seconds: float
+        self, ids: tuple[str, int, str], wanted: _Wanted, timeout_seconds: float
     ) -> Opened | None:
         """Open a shard that needs no place among the downloads; return None if it does."""
         shard, _source = self._node.restore.look(*ids)
@@ -153,16 +163,14 @@ class Shards:
             return None
         return self._opened(ids, wanted, timeout_seconds)
 
-    def _opened(
-        self, ids: tuple[str, int, str], wanted: str | None, timeout_seconds: float
-    ) -> Opened:
-        """Open a shard: whole, or as much of it as the header ``Range`` wants."""
+    def _opened(self, ids: tuple[str, int, str], wanted: _Wanted, timeout_seconds: float) -> Opened:
+        """Open a shard: whole, or as much of it as is wanted."""
         restore = self._node.restore
-        if wanted is not None:
+        if wanted.range is not None:
             shard, source = restore.look(*ids)
-            span = span_of(wanted, shard.content.size_bytes)
+            span = span_of(wanted.range, shard.content.size_bytes)
             if source == "remote" and span is not None:
-                blocks = len(span.blocks)
+                blocks = len(span.blocks) if wanted.counts else 0
                 return restore.open_part(*ids, blocks, timeout_seconds, restore.follow)
         return restore.follow(*ids, timeout_seconds)
 

@@ -228,6 +228,18 @@ def optional_count_of(header: Header, field: str) -> int | None:
     return None if header.get(field) is None else count_of(header, field)
 
 
+def ranks_of(header: Header) -> list[int]:
+    """Return the ranks that are named; none: all."""
+    ranks = header.get("ranks") or []
+    if not isinstance(ranks, list) or not all(_is_rank(each) for each in ranks):
+        raise InvalidRequestError(f"ranks {shown(ranks)} is not a list of ranks")
+    return ranks
+
+
+def _is_rank(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def element_size_of(header: Header) -> int:
     """Return what a put says of its elements: 2, 4, 8, or 0."""
     size_bytes = optional_count_of(header, "size_bytes")

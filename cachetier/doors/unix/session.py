@@ -18,7 +18,6 @@ from typing import TypeVar
 
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
-from cachetier_client.io import digests
 from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.trace_context import FIELD as TRACEPARENT
 from cachetier_client.trace_context import called_by
@@ -38,6 +37,7 @@ from cachetier.doors.operations import Operations, answerable
 from cachetier.doors.unix import requests
 from cachetier.doors.unix.frames import Frames
 from cachetier.doors.unix.hangup import answered_before_it_hung_up
+from cachetier.doors.unix.replies import Reply, opened_header, opened_reply
 from cachetier.doors.unix.small_puts import Resting, SmallPuts
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
 from cachetier.ingest.admission import MustWaitError
@@ -45,7 +45,6 @@ from cachetier.ingest.ingest import Finish, RemoteStage
 from cachetier.ingest.shares import ShareAwaitedError
 from cachetier.local.store import Staged
 from cachetier.model.shard import INLINE_BYTES
-from cachetier.restore.restore import Opened
 from cachetier.steps.waits import Question
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -73,15 +72,6 @@ class _StagedPut:
     stage: Staged | RemoteStage
     element_size: int = 0
     failure: CachetierError | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer; ``descriptor`` is closed once it is sent."""
-
-    header: Header
-    body: bytes = b""
-    descriptor: int | None = None
 
 
 class Session:
@@ -349,9 +339,9 @@ class Session:
         restore, timeout_seconds = self._node.restore, request.timeout_seconds
         whole = restore.follow if request.follow else restore.open
         if request.restore:
-            return _opened(whole(run, step, name, timeout_seconds))
+            return opened_reply(whole(run, step, name, timeout_seconds))
         blocks = request.blocks or 0
-        return _opened(restore.open_part(run, step, name, blocks, timeout_seconds, whole))
+        return opened_reply(restore.open_part(run, step, name, blocks, timeout_seconds, whole))
 
     def _arrived(self, request: requests.Arrived) -> Reply:
         """Say which blocks are there, a byte for each eight, the first in the lowest bit."""
@@ -366,10 +356,10 @@ class Session:
         blocks = 1 if request.blocks is None else request.blocks
         opened = self._node.restore.open_part(run, step, name, blocks, request.timeout_seconds)
         if opened.remote is None:
-            return _opened(opened)
+            return opened_reply(opened)
         if request.block >= len(opened.shard.content.block_digests):
             raise InvalidRequestError(f"shard {name} has no block {request.block}", name=name)
-        return Reply(_opened_header(opened), bytes(opened.remote.read(request.block)))
+        return Reply(opened_header(opened), bytes(opened.remote.read(request.block)))
 
     def _verify(self, header: Header) -> Reply:
         run, step = requests.step_of(header)
@@ -416,6 +406,12 @@ class Session:
             raise ConnectionClosedError("the peer hung up while it waited")
         return answer.result()
 
+    def _restore_step(self, header: Header) -> Reply:
+        self._node.refuse_when_stopping()
+        wanted = (*requests.step_of(header), requests.ranks_of(header))
+        restored = self._node.whole_steps.restored(*wanted)
+        return Reply(asdict(self._answer_to(restored, requests.timeout_of(header))))
+
     def _delete_step(self, step: Step) -> Reply:
         self._node.refuse_when_stopping()
         return Reply({"deleted_shards": self._node.checkpoints.delete_step(*step)})
@@ -429,8 +425,11 @@ class Session:
 
     def _steps(self, header: Header) -> Reply:
         level = None if header.get("level") is None else requests.level_of(header)
-        views = self._node.checkpoints.steps(names.checked_run(header.get("run")), level)
-        return Reply({"steps": [view.as_json() for view in views]})
+        run, count = (
+            names.checked_run(header.get("run")),
+            requests.flag_of(header, "count_elsewhere"),
+        )
+        return Reply(self._node.checkpoints.listed(run, level, count_elsewhere=count))
 
     def _branches(self, header: Header) -> Reply:
         level = None if header.get("level") is None else requests.level_of(header)
@@ -520,25 +519,6 @@ def _raising(error: Exception) -> _Operation:
     return operation
 
 
-def _opened(opened: Opened) -> Reply:
-    header = _opened_header(opened)
-    if opened.body is not None:
-        return Reply(header, opened.body)
-    return Reply(header, digests.pack(opened.shard.content.block_digests), opened.descriptor)
-
-
-def _opened_header(opened: Opened) -> Header:
-    content = opened.shard.content
-    return {
-        "size_bytes": content.size_bytes,
-        "digest": digests.to_hex(content.digest),
-        "source": opened.source,
-        "inline": opened.body is not None,
-        **({"arriving": opened.shard.version} if opened.arriving else {}),
-        **({"checked_at": opened.stale.checked_at} if opened.stale else {}),
-    }
-
-
 def _on(
     parse: Callable[[Frame], _Request], handle: Callable[[Session, _Request], Reply]
 ) -> _Operation:
@@ -570,6 +550,7 @@ _OPERATIONS: dict[str, _Operation] = {
     "abort_rank": _on(lambda frame: requests.ids_of(frame.header), Session._abort_rank),
     "wait": _on(requests.Wait.parse, Session._wait),
     "flush": _on(_header, Session._flush),
+    "restore_step": _on(_header, Session._restore_step),
     "delete_step": _on(_step, Session._delete_step),
     "runs": _on(_header, Session._runs),
     "objects": _on(_header, lambda session, header: Reply(session._node.s3.listed(header))),

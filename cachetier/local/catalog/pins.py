@@ -73,8 +73,8 @@ def pin(sql: apsw.Connection, run: str, step: int, now: float) -> Pin:
     if queries.shown_save(sql, run, step) is None:
         raise NotFoundError(
             f"this node has no step {step} of {run}",
-            hint="Pin a step that `cachetier ls RUN` shows; read one shard of a step "
-            "that only the bucket has, and the node knows it.",
+            hint="Pin a step that `cachetier ls RUN` shows; bring one that only S3 has here first: "
+            "cachetier restore RUN STEP.",
             run=run,
             step=step,
         )

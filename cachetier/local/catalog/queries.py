@@ -278,17 +278,27 @@ def summary_of(sql: apsw.Connection, number: int) -> Summary:
     query = (
         "SELECT count(*), coalesce(sum(size_bytes), 0), coalesce(sum(state = 'dirty'), 0), "
         "coalesce(sum(iif(state = 'dirty', size_bytes, 0)), 0), "
-        "coalesce(sum(state = 'quarantined'), 0) FROM shards WHERE save = ?"
+        "coalesce(sum(state = 'quarantined'), 0), coalesce(sum(state = 'evicted'), 0) "
+        "FROM shards WHERE save = ?"
     )
     row = sql.execute(query, (number,)).fetchone()
     assert row is not None
     return Summary(*row)
 
 
+def whole_ranks(sql: apsw.Connection, number: int) -> list[int]:
+    """Return the ranks of which this node knows shards, and has every one."""
+    query = (
+        "SELECT rank FROM shards WHERE save = ? GROUP BY rank "
+        "HAVING sum(state IN ('evicted', 'quarantined')) = 0 ORDER BY rank"
+    )
+    return [rank for (rank,) in sql.execute(query, (number,))]
+
+
 def summary_named(sql: apsw.Connection, ids: SaveIds) -> Summary:
     """Return the summary of the save that ``ids`` name; of one that is gone nothing is here."""
     save = save_named(sql, ids.run, ids.step, ids.save_id)
-    return Summary(0, 0, 0, 0, 0) if save is None else summary_of(sql, save.number)
+    return Summary(0, 0, 0, 0, 0, 0) if save is None else summary_of(sql, save.number)
 
 
 def dirty_shards_of(

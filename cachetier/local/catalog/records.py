@@ -84,6 +84,7 @@ class Summary:
     dirty_shards: int
     dirty_bytes: int
     quarantined_shards: int
+    evicted_shards: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from cachetier_client.identity.names import PutRequest, SaveIds, checked_element
 from cachetier_client.io.buffers import element_size_of, gathered, is_source
 from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
-from cachetier_client.results import Incident, LevelReached, Receipt
+from cachetier_client.results import Incident, LevelReached, Receipt, StillComing
 from cachetier_client.streams.writer import Destination, ShardWriter
 from cachetier_client.transport.base import (
     ConnectionLostError,
@@ -232,6 +232,16 @@ class Caller:
                 f"{counted(shards, 'shard')} ({shown_size(size_bytes)}) {are} not durable in time, "
                 f"{named}"
             )
+
+    def restore_step(
+        self, run: str, step: int, ranks: list[int], timeout_seconds: float
+    ) -> StillComing:
+        """Wait until a step is back on the node; return what is still to come."""
+        deadline = self.deadline(max(timeout_seconds, _SHORTEST_EXCHANGE_SECONDS))
+        patience = min(timeout_seconds, deadline.for_service())
+        what = {"run": run, "step": step, "ranks": ranks, "timeout_seconds": patience}
+        reply = self.transport.call("restore_step", what, deadline)
+        return StillComing(int(reply["shards"]), int(reply["size_bytes"]))
 
     # --- parts -----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any, SupportsIndex
 from cachetier_client.calls.access import Access
 from cachetier_client.identity.names import ShardIds, checked_name, checked_step
 from cachetier_client.io.buffers import bytes_of
-from cachetier_client.streams.ranges import checked_ranges, read_ranges
+from cachetier_client.streams.ranges import checked_ranges, read_ranges, read_through
 from cachetier_client.streams.reader import ShardReader
 from cachetier_client.transport.base import Source
 
@@ -51,6 +51,32 @@ class Reads(Access):
             shard = ShardIds(which_run, checked_step(step), checked_name(name))
             deadline = self._caller.deadline(timeout_seconds)
             return self._caller.transport.get(shard, into, deadline)
+
+    def check_shard(
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        name: str,
+        *,
+        timeout_seconds: float = GET_SECONDS,
+    ) -> None:
+        """Read one shard as a restore would, from the nearest copy, and keep nothing of it.
+
+        A local copy that proves damaged is taken out of use, and the remote one read instead.
+
+        Raises:
+            NotFoundError: There is no such shard.
+            IntegrityError: No copy has the bytes that were put.
+        """
+        with self._caller.calling("check_shard", run=run, step=step, name=name) as ids:
+            which_run = ids["run"] = self._caller.run_of(run)
+            shard = ShardIds(which_run, checked_step(step), checked_name(name))
+            caller, deadline = self._caller, self._caller.deadline(timeout_seconds)
+            source = caller.transport.open_source(shard, deadline, restore=False, blocks=0)
+            try:
+                read_through(source, caller.workers, deadline)
+            finally:
+                source.close()
 
     def read_ranges(
         self,

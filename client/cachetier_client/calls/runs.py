@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, SupportsIndex
 
@@ -19,6 +19,7 @@ from cachetier_client.results import (
     ObjectListed,
     PinInfo,
     StepInfo,
+    StillComing,
     UnflushedStep,
 )
 from cachetier_client.transport.base import Reply
@@ -26,6 +27,7 @@ from cachetier_client.transport.base import Reply
 PUT_SECONDS = 60.0
 LOOK_SECONDS = 30.0
 COLLECT_SECONDS = 300.0
+RESTORE_SECONDS = 600.0
 DAY_SECONDS = 86_400.0
 _NEWER = "the newest step of run %s at level %s is %s; this node can restore %d, which is newer"
 
@@ -76,6 +78,18 @@ class Runs:
             fields = {"run": self._caller.run_of(run), "level": level}
             listed = self._ask("steps", fields, timeout_seconds)["steps"]
             return [StepInfo.from_reply(described) for described in listed]
+
+    def steps_elsewhere(
+        self, run: str | None = None, *, timeout_seconds: float = LOOK_SECONDS
+    ) -> int | None:
+        """Return how many steps of a run S3 has of which this node has nothing.
+
+        None while S3 cannot be asked. ``steps(run, "durable")`` looks at each.
+        """
+        with self._caller.calling("steps", run=run), understood():
+            fields = {"run": self._caller.run_of(run), "level": "local", "count_elsewhere": True}
+            count = self._ask("steps", fields, timeout_seconds)["elsewhere"]
+            return None if count is None else int(count)
 
     def branches(
         self,
@@ -240,6 +254,38 @@ class Runs:
         """
         with self._caller.calling("leave"):
             self._caller.leave(timeout_seconds, stay=True)
+
+    def restore_step(
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        *,
+        ranks: Collection[int] = (),
+        timeout_seconds: float = RESTORE_SECONDS,
+    ) -> StillComing:
+        """Bring a step back to this node, so that whoever reads it reads this disk.
+
+        What is here stays; the rest comes from the nearest remote that has it, verified. It goes on
+        after this call, and a second call waits for the same.
+
+        Args:
+            run: None: the client's.
+            step: Training step.
+            ranks: Only what these put; none: all.
+            timeout_seconds: How long to wait for it.
+
+        Returns:
+            What is still to come: nothing (0 shards) once all is here.
+
+        Raises:
+            NotFoundError: No remote has published it.
+            InvalidRequestError: The cache is too small for it, or none of ``ranks`` put anything.
+            BackpressureError: There was no room for a shard.
+            IntegrityError: A shard has no good copy.
+        """
+        with self._caller.calling("restore_step", run=run, step=step), understood():
+            what = self._caller.run_of(run), checked_step(step), sorted(ranks)
+            return self._caller.restore_step(*what, timeout_seconds)
 
     def delete_step(
         self, run: str | None, step: SupportsIndex, *, timeout_seconds: float = LOOK_SECONDS

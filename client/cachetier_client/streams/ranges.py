@@ -91,6 +91,17 @@ def read_ranges(
     return reading.read_bytes
 
 
+def read_through(source: Source, workers: Workers, deadline: Deadline) -> None:
+    """Read every block of a shard in several threads, into scratch memory: each is verified."""
+
+    def read(number: int) -> None:
+        size_bytes = min(BLOCK_BYTES, source.size_bytes - number * BLOCK_BYTES)
+        with workers.blocks.borrowed() as block:
+            source.read_block(number, block.view[:size_bytes], deadline)
+
+    workers.for_each(-(-source.size_bytes // BLOCK_BYTES), read)
+
+
 class _Reading:
     """What is still to be opened and read, for several threads to take from."""
 

@@ -108,10 +108,12 @@ class HttpTransport:
         deadline: Deadline,
         *,
         restore: bool,
-        blocks: int | None = None,  # noqa: ARG002 - the service finds it out
+        blocks: int | None = None,  # the service counts them itself, unless none is to count
     ) -> HttpSource:
         target = shard_target(*shard)
-        return HttpSource(self, f"{target}?restore=true" if restore else target, deadline)
+        if restore or blocks == 0:
+            target = f"{target}?restore={str(restore).lower()}"
+        return HttpSource(self, target, deadline)
 
     def noticed_incidents(self) -> bool:
         noticed, self._noticed_incidents = self._noticed_incidents, False

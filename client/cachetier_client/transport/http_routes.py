@@ -51,11 +51,12 @@ def request_for(op: str, fields: Mapping[str, Any]) -> Request:
     step = f"{run}/steps/{fields.get('step')}"
     simple = {
         "runs": Request("GET", "/v1/runs"),
-        "steps": Request("GET", _with_query(f"{run}/steps", fields, "level")),
+        "steps": Request("GET", _with_query(f"{run}/steps", fields, "level", "count_elsewhere")),
         "branches": Request("GET", _with_query(f"{run}/branches", fields, "level")),
         "latest": Request("GET", _with_query(f"{run}/latest", fields, "level")),
         "unflushed": Request("GET", f"{run}/unflushed"),
         "step": Request("GET", step),
+        "restore_step": Request("POST", f"{step}/restore", _document(fields, "ranks", _TIMEOUT)),
         "delete_step": Request("DELETE", step),
         "pins": Request("GET", "/v1/pins"),
         "pin": Request("PUT", f"{step}/pin"),

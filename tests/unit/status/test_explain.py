@@ -131,7 +131,7 @@ def test_a_conflict_waits_for_a_person() -> None:
 @pytest.mark.parametrize(
     ("states", "sentence"),
     [
-        (("clean", "clean"), "All that this node had of it is here as well"),
+        (("clean", "clean"), "All of it is here as well, so a restore is local."),
         (("clean", "evicted"), "1 of the 2 shards of this node are here, the rest in S3."),
         (("evicted", "evicted"), "None of its bytes are on this node"),
         (("clean", "remote"), "1 shard came from other nodes"),
@@ -143,6 +143,12 @@ def test_a_published_step_says_what_of_it_is_here(states: tuple[str, ...], sente
     assert (found.waits_for, found.next_move) == ("", "")
     assert "It has been durable for 30 s, from 30 s after its save began on." in text(found)
     assert sentence in text(found)
+
+
+def test_of_a_published_step_it_names_the_ranks_of_which_all_is_here() -> None:
+    shards = shard(0, "clean"), shard(1, "remote")
+    found = explain(step_of("published", *shards, ranks=(0,)), status_of(), NOW)
+    assert "All of rank 0 of 2 is here as well, so their restore is local." in text(found)
 
 
 @pytest.mark.parametrize(

@@ -10,20 +10,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.documents import ShardSummary
 from cachetier_client.clock import Clock
 from cachetier_client.units import shown_size
 
-from cachetier.errors import CachetierError, InvalidRequestError, NotFoundError
+from cachetier.errors import (
+    CachetierError,
+    InvalidRequestError,
+    NotFoundError,
+    StoppingError,
+)
 from cachetier.local.catalog import queries
 from cachetier.local.store import Store
 from cachetier.model.shard import Shard
 from cachetier.restore.published import FoundStep
 from cachetier.restore.restore import Restore
+from cachetier.steps.waits import Question
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -40,16 +46,45 @@ class ComingBack:
     shards: int
     size_bytes: int
 
+    @classmethod
+    def of(cls, wanted: Sequence[ShardSummary]) -> ComingBack:
+        return cls(len(wanted), sum(each.size_bytes for each in wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody wants back: a step, or what some of its ranks put."""
+
+    run: str
+    step: int
+    ranks: frozenset[int]
+
 
 class WholeSteps:
-    """Brings steps back behind the caller. Thread-safe."""
+    """Brings steps back behind the caller. Thread-safe.
 
-    def __init__(self, store: Store, restore: Restore, clock: Clock) -> None:
+    Args:
+        store: What is here.
+        restore: Brings shards.
+        clock: For what is told.
+        on_ended: Called when a step is here, or will not come.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        restore: Restore,
+        clock: Clock,
+        on_ended: Callable[[], None] = lambda: None,
+    ) -> None:
         self._store = store
         self._restore = restore
         self._clock = clock
+        self._on_ended = on_ended
         self._stopping = threading.Event()
         self._turn = ThreadPoolExecutor(1, thread_name_prefix="whole-steps")
+        self._coming: dict[Asked, Future[None]] = {}
+        self._lock = threading.Lock()
 
     def close(self) -> None:
         """Begin nothing more: shards that are on their way arrive, or end with the link."""
@@ -65,6 +100,35 @@ class WholeSteps:
                 would come.
             RemoteError: No remote that has it answers.
         """
+        asked = Asked(run, step, frozenset(ranks))
+        return self._begun(asked, *self._sought(asked))[0]
+
+    def restored(self, run: str, step: int, ranks: Collection[int] = ()) -> Question[ComingBack]:
+        """Have a step brought back as ``begin`` does; return the question whether all is here.
+
+        The answer is what is still to come, at the deadline, or what kept it from coming. Raises as
+        ``begin`` does.
+        """
+        asked = Asked(run, step, frozenset(ranks))
+        found, shards = self._sought(asked)
+        coming, future = self._begun(asked, found, shards)
+
+        def look() -> ComingBack | None:
+            if future is None:
+                return coming
+            if not future.done():
+                return None
+            future.result()
+            return ComingBack(0, 0)
+
+        def late(_seconds: float) -> ComingBack:
+            return ComingBack.of(self._not_here(found, shards))
+
+        return Question(("restored", asked, future), look, late)
+
+    def _sought(self, asked: Asked) -> tuple[FoundStep, list[ShardSummary]]:
+        """Return the step as remotes have it, and which of its shards are meant."""
+        run, step = asked.run, asked.step
         found = self._restore.published.find(run, step)
         if found is None:
             raise NotFoundError(
@@ -73,27 +137,40 @@ class WholeSteps:
                 run=run,
                 step=step,
             )
-        asked = [each for each in found.manifest.shards if not ranks or each.rank in ranks]
-        if ranks and not asked:
+        shards = found.manifest.shards
+        meant = [each for each in shards if not asked.ranks or each.rank in asked.ranks]
+        if asked.ranks and not meant:
             raise InvalidRequestError(
                 f"these ranks put nothing into {run}/{step}",
                 hint=f"It is of the ranks 0 to {found.manifest.world_size - 1}.",
             )
-        wanted = self._not_here(found, asked)
-        size_bytes = sum(each.size_bytes for each in wanted)
-        if size_bytes > self._store.space.limit_bytes:
+        return found, meant
+
+    def _begun(
+        self, asked: Asked, found: FoundStep, shards: Sequence[ShardSummary]
+    ) -> tuple[ComingBack, Future[None] | None]:
+        """Have what is not here brought, unless it comes already; return what that is, and its end.
+
+        Raises:
+            InvalidRequestError: The cache is smaller.
+        """
+        wanted = self._not_here(found, shards)
+        coming, limit_bytes = ComingBack.of(wanted), self._store.space.limit_bytes
+        if coming.size_bytes > limit_bytes:
             raise InvalidRequestError(
-                f"{shown_size(size_bytes)} would come, and the cache has room for "
-                f"{shown_size(self._store.space.limit_bytes)}",
+                f"{shown_size(coming.size_bytes)} would come, and the cache has room for "
+                f"{shown_size(limit_bytes)}",
                 hint="Name the ranks that this node needs, or raise `capacity`.",
             )
-        if wanted:
-            self._turn.submit(self._bring, found, wanted)
-        return ComingBack(len(wanted), size_bytes)
+        with self._lock:
+            self._coming = {each: end for each, end in self._coming.items() if not end.done()}
+            if wanted and asked not in self._coming:
+                self._coming[asked] = self._turn.submit(self._bring, found, wanted)
+            return coming, self._coming.get(asked)
 
-    def _not_here(self, found: FoundStep, asked: Sequence[ShardSummary]) -> list[ShardSummary]:
+    def _not_here(self, found: FoundStep, shards: Sequence[ShardSummary]) -> list[ShardSummary]:
         known = self._known(found)
-        return [each for each in asked if each.name not in known or known[each.name].lacks_bytes]
+        return [each for each in shards if each.name not in known or known[each.name].lacks_bytes]
 
     def _known(self, found: FoundStep) -> dict[str, Shard]:
         """Return the shards of the step that are in the catalog, by name."""
@@ -104,26 +181,29 @@ class WholeSteps:
         return {shard.name: shard for shard in shards}
 
     def _bring(self, found: FoundStep, wanted: Sequence[ShardSummary]) -> None:
-        """Bring what is ``wanted`` and tell how it ended, as nobody waits who would hear of it."""
+        """Bring what is ``wanted``, and tell how it ended: perhaps nobody waits to hear of it."""
         began_at = self._clock.monotonic()
         what = {"run": found.manifest.run, "step": found.manifest.step}
-        shards: list[Shard] = []
-        failure: Exception | None = None
         try:
             shards = self._brought(found, wanted)
+            if self._stopping.is_set():
+                raise StoppingError("the service stopped before all of the step was here")
+        except StoppingError:
+            raise
+        except CachetierError as error:
+            tell(log, events.STEP_NOT_RESTORED, **what, reason=error.message)
+            raise
         except Exception as error:
-            failure = error
-        if self._stopping.is_set():
-            return
-        if isinstance(failure, CachetierError):
-            tell(log, events.STEP_NOT_RESTORED, **what, reason=failure.message)
-        elif failure is not None:
-            tell(log, events.STEP_NOT_RESTORED, **what, reason="a defect", error=failure)
-        elif shards:
-            size_bytes = sum(shard.content.size_bytes for shard in shards)
-            seconds = self._clock.monotonic() - began_at
-            done = {"shards": len(shards), "size_bytes": size_bytes, "seconds": seconds}
-            tell(log, events.STEP_RESTORED, **what, **done)
+            tell(log, events.STEP_NOT_RESTORED, **what, reason="a defect", error=error)
+            raise
+        else:
+            if shards:
+                size_bytes = sum(shard.content.size_bytes for shard in shards)
+                seconds = self._clock.monotonic() - began_at
+                done = {"shards": len(shards), "size_bytes": size_bytes, "seconds": seconds}
+                tell(log, events.STEP_RESTORED, **what, **done)
+        finally:
+            self._on_ended()
 
     def _brought(self, found: FoundStep, wanted: Sequence[ShardSummary]) -> list[Shard]:
         """Return the shards that came; others had brought the rest meanwhile."""

@@ -1,0 +1,27 @@
+"""What callers hear of a step that is not there, or whose save has ended."""
+
+from __future__ import annotations
+
+from cachetier.errors import (
+    AbortedError,
+    NotFoundError,
+    SaveSupersededError,
+    StepPublishedError,
+)
+from cachetier.model.checkpoint import Save, SaveState
+
+
+def no_step(run: str, step: int) -> NotFoundError:
+    return NotFoundError(f"run {run} has no step {step}", run=run, step=step)
+
+
+def ended(save: Save) -> Exception:
+    message = f"save {save.save_id} of step {save.step} is {save.state}"
+    if save.state is SaveState.DELETED and save.local_only_at is not None and not save.wanted:
+        message += "; a policy had kept it on this node only"
+    kinds = {
+        SaveState.SUPERSEDED: SaveSupersededError,
+        SaveState.REFUSED: StepPublishedError,
+        SaveState.DELETED: AbortedError,
+    }
+    return kinds[save.state](message, run=save.run, step=save.step)
