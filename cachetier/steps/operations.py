@@ -354,16 +354,19 @@ class Checkpoints:
                 return found
 
     def newest(self, run: str, level: Level) -> NewestSteps:
-        """Return ``latest``, and a newer step that this node can restore, if there is one."""
+        """Return ``latest``, and newer steps: of this node, of remotes, of other nodes."""
         run = names.checked_run(run)
         heard = None if level is Level.LOCAL else self.unflushed.heard(run)
         found = self.latest(run, level)
-        of_found = (found.step, found.save_id) if found is not None else (None, "")
-        elsewhere = heard and tuple(each for each in heard if each.is_newer(*of_found))
-        here = None if level is Level.LOCAL else self._latest(run, Level.LOCAL)
-        if here is None or (found is not None and here.step <= found.step):
-            return NewestSteps(found, unflushed=elsewhere)
-        return NewestSteps(found, newer_local=here.step, unflushed=elsewhere)
+        number, save_id = (found.step, found.save_id) if found is not None else (-1, "")
+        if level is Level.LOCAL:
+            shown = [save for save in self._shown_saves(run) if save.state in CONFIRMED_STATES]
+            there = max((save.step for save in shown), default=number)
+            return NewestSteps(found, newer_remote=there if there > number else None)
+        elsewhere = heard and tuple(each for each in heard if each.is_newer(number, save_id))
+        here = self._latest(run, Level.LOCAL)
+        newer = here.step if here is not None and here.step > number else None
+        return NewestSteps(found, newer_local=newer, unflushed=elsewhere)
 
     def step(self, run: str, step: int) -> tuple[StepView, list[ShardView]]:
         """Return one step with its shards, from this node or else from the bucket.
@@ -441,11 +444,9 @@ class Checkpoints:
         there = self._store.read(replica_queries.replications_of, save.number)
         replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
         pinned = self._store.read(pins.is_pinned, save.run, save.step)
-        whole = list[int]()
-        if save.state in CONFIRMED_STATES:
-            whole = self._store.read(queries.whole_ranks, save.number)
+        whole = self._store.read(queries.whole_ranks, save.number)
         known = save, parts, summary
-        view = view_of_save(*known, replicated=replicated, pinned=pinned, restored=whole)
+        view = view_of_save(*known, replicated=replicated, pinned=pinned, whole_ranks=whole)
         look = self._knowledge.look(save.run, save.step)
         if look is not None and save.state in CONFIRMED_STATES:
             view = replace(view, checked_at=look.checked_at)

@@ -78,11 +78,13 @@ class StepProgress:
 class NewestSteps:
     """The newest step restorable at a level, and a newer one that this node can restore.
 
+    At ``local`` that is ``newer_remote`` instead: one whose bytes made room here, or never came.
     ``unflushed`` are newer ones that other nodes hold; None if nobody was asked, or can say.
     """
 
     step: StepView | None
     newer_local: int | None = None
+    newer_remote: int | None = None
     unflushed: tuple[UnflushedStep, ...] | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -96,17 +98,19 @@ def view_of_save(
     *,
     replicated: bool = False,
     pinned: bool = False,
-    restored: Sequence[int] = (),
+    whole_ranks: Sequence[int] = (),
 ) -> StepView:
     """Return how this node shows a save; ``replicated``: it is published at a replica.
 
     What remotes have is local while all is here that this node knows of: what ranks sealed here,
-    and what came back of ``restored`` ones.
+    and what came back of others. ``whole_ranks`` are those of which every known shard is here.
     """
     sealed = [part for part in parts if part.state is PartState.SEALED]
+    ranks = {part.rank for part in sealed}
     damaged = summary.quarantined_shards > 0
     if save.state in CONFIRMED_STATES:
-        known = sealed_here(parts) if parts else bool(restored)
+        ranks.update(whole_ranks)
+        known = sealed_here(parts) if parts else bool(whole_ranks)
         here = known and not damaged and not summary.evicted_shards
     else:
         here = sealed_here(parts) and not damaged and save.state in OPEN_STATES
@@ -118,7 +122,7 @@ def view_of_save(
         save_id=save.save_id,
         state=_state(save, parts, damaged),
         levels=_levels(here, there, durable),
-        ranks=tuple(sorted({*(part.rank for part in sealed), *restored})),
+        ranks=tuple(sorted(ranks)),
         world_size=save.world_size,
         shards=summary.shards,
         size_bytes=summary.size_bytes,

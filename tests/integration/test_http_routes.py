@@ -16,7 +16,7 @@ from cachetier.local.catalog.records import IncidentRecord
 from tests.integration.serving import Served, serving, shard_path
 
 STEP = "/v1/runs/r/steps/1"
-NO_STEP = {"step": None, "newer_local": None, "unflushed": None}
+NO_STEP = {"step": None, "newer_local": None, "newer_remote": None, "unflushed": None}
 
 
 @pytest.fixture
@@ -49,6 +49,7 @@ def test_a_step_goes_from_open_to_sealed(served: Served) -> None:
     assert served.call("GET", "/v1/runs/r/latest").json == {
         "step": None,
         "newer_local": 1,
+        "newer_remote": None,
         "unflushed": [],
     }
     listed = served.call("GET", "/v1/runs/r/steps?level=local").json["steps"]

@@ -133,12 +133,16 @@ def test_what_some_ranks_put_counts_as_local_with_these(replaced: Node) -> None:
     assert "All of rank 1 of 2 is here as well, so their restore is local." in explained
 
 
-def test_a_step_whose_bytes_made_room_is_local_no_longer_and_comes_back(replaced: Node) -> None:
+def test_a_step_whose_bytes_made_room_is_local_no_longer_and_comes_back(
+    replaced: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     assert replaced.client.restore_step(RUN, 3).shards == 0
     assert replaced.evict_all() == 4
     (shown,) = replaced.client.steps(RUN)
     assert shown.levels == ("replicated", "durable")
-    assert replaced.client.latest(RUN, "local") is None
+    with caplog.at_level("WARNING"):
+        assert replaced.client.latest(RUN, "local") is None
+    assert "step 3, which is newer, is at a remote alone" in caplog.text
     assert replaced.client.wait(RUN, 3, "local", 1.0).level == "local"
     assert replaced.client.restore_step(RUN, 3).shards == 0
     assert replaced.client.latest(RUN, "local") is not None

@@ -43,7 +43,7 @@ from tests.fakes.memory_store import MemoryObjectStore
 from tests.faults.counting import count
 from tests.faults.slices import share_of
 from tests.stateful.invariants import judge_bytes, judge_figures, judge_rows
-from tests.stateful.model import DELETED, OK, OPEN, Model, ModelSave
+from tests.stateful.model import DELETED, OK, OPEN, PUBLISHED, Model, ModelSave
 from tests.stateful.node import Node
 from tests.stateful.unsynced import unsynced
 
@@ -305,12 +305,18 @@ class Tier(RuleBasedStateMachine):
             for step in STEPS:
                 here = level is Level.LOCAL
                 save = self.model.visible(run, step) if here else self.model.published(run, step)
-                if save is not None and (not here or _is_restorable_here(save)):
+                if save is not None and (not here or self._is_restorable_here(save)):
                     expected = (step, save.save_id)
             view = self.node.checkpoints.latest(run, level)
             assert (view and (view.step, view.save_id)) == expected, f"latest {level} of {run}"
             if expected is not None:
                 self.model.named(run, *expected)
+
+    def _is_restorable_here(self, save: ModelSave) -> bool:
+        """A step that was published must have its bytes here still; of any other none may go."""
+        rows = [row for row in self.node.rows() if _is_of(row, self.model, save)]
+        gone = save.state == PUBLISHED and any(row.lacks_bytes for row in rows)
+        return len(save.sealed()) >= WORLD_SIZE and not _is_damaged(save) and not gone
 
     @rule(run=runs, step=steps)
     def look_at_step(self, run: str, step: int) -> None:
@@ -446,10 +452,6 @@ class Tier(RuleBasedStateMachine):
 
 def _is_damaged(save: ModelSave) -> bool:
     return any(shard.quarantined for shard in save.shards.values())
-
-
-def _is_restorable_here(save: ModelSave) -> bool:
-    return len(save.sealed()) >= WORLD_SIZE and not _is_damaged(save)
 
 
 def _is_of(row: Shard, model: Model, save: ModelSave) -> bool:

@@ -133,10 +133,11 @@ class Steps(BaseModel):
 
 
 class Latest(BaseModel):
-    """The newest step at the level, and newer ones: of this node, and of others."""
+    """The newest step at the level, and newer ones: of this node, of remotes, of other nodes."""
 
     step: StepModel | None
     newer_local: int | None = None
+    newer_remote: int | None = None
     unflushed: list[dict[str, Any]] | None = None
 
 

@@ -30,6 +30,10 @@ COLLECT_SECONDS = 300.0
 RESTORE_SECONDS = 600.0
 DAY_SECONDS = 86_400.0
 _NEWER = "the newest step of run %s at level %s is %s; this node can restore %d, which is newer"
+_ELSEWHERE = (
+    "the newest step of run %s that is whole on this node is %s; step %d, which is newer, is at a "
+    "remote alone: latest(level='durable') names it"
+)
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +124,8 @@ class Runs:
 
         ``durable`` is the bucket's truth, the same on every node; ``local`` is this node's alone.
         If this node can restore a newer one, ``newer_local`` names it, and so does the log at level
-        info, which tells of it even where None is returned. Several ranks resume from what
+        info, which tells of it even where None is returned. At ``local`` a warning in the log names
+        a newer one whose bytes are at a remote alone. Several ranks resume from what
         ``cachetier_client.torch.latest_common_step`` finds.
 
         A newer step that other nodes acknowledged, and that is not durable yet, is named in the log
@@ -143,6 +148,8 @@ class Runs:
             refused = verdict(fields["run"], newer, found=has_step, ignored=ignored)
             if strict and refused is not None:
                 raise refused
+            if (there := reply.get("newer_remote")) is not None:
+                log.warning(_ELSEWHERE, fields["run"], found.step if found else None, int(there))
             if newer_local is None:
                 return found
             here = int(newer_local)
