@@ -110,12 +110,16 @@ class Cluster:
         told = self.run("scontrol", "--oneliner", "show", "job", job)
         return dict(re.findall(r"(\w+)=(\S*)", told))
 
-    def is_drained(self) -> bool:
-        return "drain" in self.run("sinfo", "--noheader", "--format=%T")
+    def state(self) -> str:
+        """Return the node's: drained, and not draining, once its last job is cleaned up."""
+        return self.run("sinfo", "--noheader", "--format=%T")
 
-    def start_now(self, job: str) -> None:
-        """Have a requeued job wait no longer than until the node takes it."""
-        self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+    def start_soon(self, job: str) -> None:
+        """Have a requeued job wait three seconds and not two minutes.
+
+        Slurm tells its two lives apart by their second.
+        """
+        self.run("scontrol", "update", f"JobId={job}", "StartTime=now+3")
 
     def resume(self) -> None:
         self.run("scontrol", "update", f"NodeName={host()}", "State=RESUME")

@@ -57,9 +57,7 @@ def site(endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plac
         yield made
 
 
-def ended(slurm: Cluster, job: str) -> bool:
-    if slurm.job(job)["JobState"] == "PENDING":
-        slurm.start_now(job)
+def is_completed(slurm: Cluster, job: str) -> bool:
     return slurm.job(job)["JobState"] == "COMPLETED"
 
 
@@ -73,29 +71,29 @@ def test_a_node_takes_jobs_while_its_service_restarts_and_none_once_it_was_left(
     with cluster(tmp_path, CACHETIER_URL=url, CACHETIER_READY_SECONDS="1") as slurm:
         # No service: the node is drained, and the job goes back into the queue.
         first = slurm.submit("--ntasks=2", "--job-name=llama", "tasks.sh")
-        until(slurm.is_drained)
+        until(lambda: slurm.state() == "drained")
         until(lambda: slurm.job(first)["JobState"] == "PENDING")
         assert "cachetier is not ready" in log_of(tmp_path)
 
         # A service that is just starting is waited for.
         slurm.configure(CACHETIER_URL=url, CACHETIER_READY_SECONDS="60")
         slurm.resume()
-        slurm.start_now(first)
+        slurm.start_soon(first)
         until(lambda: slurm.job(first)["JobState"] in ("CONFIGURING", "RUNNING"))
         with service:
-            until(lambda: ended(slurm, first))
+            until(lambda: is_completed(slurm, first))
             told = sorted((tmp_path / "job.log").read_text().splitlines()[-2:])
             assert told == [f"{rank} {url} llama-{first} 0" for rank in (0, 1)]
             with Client(url) as client:
                 # The epilog waits for what is dirty; its node is idle, and not drained, after it.
-                until(lambda: slurm.run("sinfo", "--noheader", "--format=%T") == "idle")
+                until(lambda: slurm.state() == "idle")
                 assert client.latest(f"llama-{first}", level="durable") is not None
 
                 # Who was told to leave takes no job, and is drained.
                 client.leave(60.0)
             slurm.configure(CACHETIER_URL=url, CACHETIER_READY_SECONDS="1")
             second = slurm.submit("--ntasks=2", "tasks.sh")
-            until(slurm.is_drained)
+            until(lambda: slurm.state() == "drained")
             until(lambda: slurm.job(second)["JobState"] == "PENDING")
     assert '"state": "leaving"' in log_of(tmp_path)
 
@@ -126,7 +124,8 @@ def test_a_job_that_is_requeued_in_the_middle_of_a_save_goes_on_after_its_newest
         assert newest is not None
         assert newest.step == 2
 
-        until(lambda: ended(slurm, job))
+        slurm.start_soon(job)
+        until(lambda: is_completed(slurm, job))
         steps = client.steps()
         assert [(each.step, len(each.ranks)) for each in steps if "local" in each.levels] == [
             (step, 2) for step in range(5)
