@@ -359,7 +359,8 @@ def judge_service(status: Mapping[str, Any] | None, fault: str, version: str) ->
         fix = "See `cachetier ls RUN STEP` for shards in quarantine, and `cachetier fsck`."
         return fail(f"{status['quarantined_shards']} damaged shards", fix)
     if status["state"] not in ("ok", "ready"):
-        fix = "See `cachetier status`."
+        leaving = status["state"] == "leaving"
+        fix = "Does it stay? `cachetier leave --stay`." if leaving else "See `cachetier status`."
         return warn(f"{measured}: {status.get('reason') or 'not as it should be'}", fix)
     if status["version"] != version:
         fix = f"Start it again: {version} is installed."

@@ -149,6 +149,11 @@ def test_a_running_service_is_looked_at(change: dict[str, Any], state: State, sa
     assert said in found.measured
 
 
+def test_who_leaves_is_told_how_to_stay() -> None:
+    found = node.judge_service({**HEALTHY, "state": "leaving"}, "", "1.0")
+    assert "cachetier leave --stay" in str(found.fix)
+
+
 def test_no_service_is_fine_and_a_silent_one_is_not() -> None:
     assert node.judge_service(None, "", "1.0").state is State.SKIPPED
     assert node.judge_service(None, "nobody answers", "1.0").state is State.WARN
