@@ -1,8 +1,8 @@
 """Leaving a node: it takes no more puts, and what it has is drained, before its disk goes.
 
 Puts that had begun end, and are waited for: a node that has left acknowledges nothing any more. Of
-each run whose newest complete step is local-only, that step is drained as well: it is what the job
-would resume from.
+each run the newest complete step is drained though a policy keeps it here, and so is a step that is
+being saved: it is what the job would resume from.
 
 Source: docs/leaving.md.
 """
@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from cachetier.errors import CachetierError, StoppingError
+from cachetier.local.catalog import queries
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.checkpoint import Save
 from cachetier.model.levels import Level
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.pending import Pending
@@ -125,10 +126,18 @@ class Leaving:
         wanted = False
         for run in self._checkpoints.runs():
             try:
-                newest = self._checkpoints.latest(run, Level.LOCAL)
-                if newest is not None and newest.state == SaveState.LOCAL_ONLY:
-                    self._checkpoints.drained(run, newest.step)
+                for save in self._local_only(run):
+                    self._checkpoints.drained(run, save.step)
                     wanted = True
             except CachetierError as error:  # deleted at this very moment, or its rows are damaged
                 tell(log, events.NODE_STEP_BEHIND, run=run, reason=error.message)
         return wanted
+
+    def _local_only(self, run: str) -> list[Save]:
+        """Return what a policy keeps here of the newest complete step, and of those begun since."""
+        newest = self._checkpoints.latest(run, Level.LOCAL)
+        kept = "run = ? AND state = 'local_only' AND step >= ? ORDER BY step"
+        saves = self._store.read(queries.saves_where, kept, run, newest.step if newest else 0)
+        return [
+            save for save in saves if self._store.read(queries.shown_save, run, save.step) == save
+        ]

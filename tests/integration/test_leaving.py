@@ -98,16 +98,22 @@ def test_a_node_has_not_left_while_a_put_is_under_way() -> None:
         assert "of steps r/1" in late.json["detail"]
 
 
-def test_a_step_that_is_sealed_while_the_node_is_left_is_sent_though_a_policy_keeps_it() -> None:
+def test_a_step_that_is_being_saved_is_sent_though_a_policy_keeps_it_and_older_ones_are_not() -> (
+    None
+):
     with serving(durable_every=100) as served:
-        put = "/v1/runs/r/steps/2/shards/x"
-        assert served.call("PUT", put, b"x").status == 201
-        assert served.call.post("/v1/leave", patience(0.1)).status == 200  # no step yet
-        assert served.call.post("/v1/runs/r/steps/2/seal", SEAL).status == 200
+        for step in (1, 2, 3):
+            path = f"/v1/runs/r/steps/{step}"
+            assert served.call("PUT", f"{path}/shards/x", b"x").status == 201
+            if step < 3:
+                assert served.call.post(f"{path}/seal", SEAL).status == 200
 
         late = served.call.post("/v1/leave", patience(0.1))
 
-        assert (late.status, served.drain.hurried[-2:]) == (504, [("r", 2), (None, None)])
+        assert (late.status, served.drain.hurried) == (504, [("r", 2), ("r", 3), (None, None)])
+        assert served.call.post("/v1/runs/r/steps/3/seal", SEAL).status == 200
+        pending = served.service.operations.status()["pending"]
+        assert [(each["step"], each["state"]) for each in pending] == [(2, "sealed"), (3, "sealed")]
 
 
 @pytest.mark.parametrize("wrong", [{"stay": 1}, {"timeout_seconds": -1}, {"other": True}])
