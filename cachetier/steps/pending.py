@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from cachetier_client.identity.names import is_of_run
@@ -59,9 +59,9 @@ class Pending:
         named = [str(each) for each in self.steps[:STEPS_NAMED]]
         if len(self.steps) > STEPS_NAMED:
             named.append(f"{len(self.steps) - STEPS_NAMED} more")
-        if self.puts:
-            named.append(f"{counted(self.puts, 'put')} under way")
-        return f"{_counted(self)} of steps {', '.join(named)}"
+        of_steps = f"{_counted(replace(self, puts=0))} of steps {', '.join(named)}"
+        puts = f"{counted(self.puts, 'put')} under way"
+        return " and ".join([of_steps] * bool(self.steps) + [puts] * bool(self.puts))
 
     def as_json(self) -> dict[str, Any]:
         """Return what ``flush`` answers; see docs/protocol.md."""

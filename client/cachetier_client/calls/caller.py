@@ -227,7 +227,7 @@ class Caller:
             more = f" and {len(steps) - _STEPS_NAMED} more" if steps[_STEPS_NAMED:] else ""
             are = "is" if shards == 1 else "are"
             of_steps = "of step" if len(steps) == 1 else "of steps"
-            named = f"{of_steps} {', '.join(steps[:_STEPS_NAMED])}{more}" if steps else "under way"
+            named = f"{of_steps} {', '.join(steps[:_STEPS_NAMED])}{more}" if steps else "still put"
             raise NotDurableError(
                 f"{counted(shards, 'shard')} ({shown_size(size_bytes)}) {are} not durable in time, "
                 f"{named}"
