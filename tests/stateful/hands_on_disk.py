@@ -102,18 +102,21 @@ class HandsOnDisk:
         require(False, f"{REPAIRS} repairs did not bring a node back: {left}")
 
     def _judge_repaired(self, node: Node, before: Sequence[Shard]) -> None:
-        """What was dirty in a data file is there again; of the rest somebody is told."""
+        """What was in a data file is there again, or set aside; of the rest somebody is told."""
         incidents = self._world.incidents_of(node)
         require(any(each.code == LOG_LOST for each in incidents), "nobody is told of a lost log")
         found = {(row.step, row.save_id, row.name): row for row in node.rows()}
         for row in before:
-            if row.file_id is None or row.state is not ShardState.DIRTY:
+            if row.file_id is None or row.state not in (ShardState.DIRTY, ShardState.CLEAN):
                 continue
             now = found.get((row.step, row.save_id, row.name))
             sound = now is not None and now.state is not ShardState.QUARANTINED
-            same = now is not None and now.content == row.content
-            back = (sound and same) or self._is_described(node, row) or self._is_kept(node, row)
-            require(back, f"{row.name} of step {row.step} was not taken back: {now}")
+            if sound and now is not None and now.content == row.content:
+                continue
+            described = self._is_described(node, row)
+            there = row.state is ShardState.CLEAN or described or self._is_kept(node, row)
+            require(there, f"{row.name} of step {row.step} was not taken back: {now}")
+            self._world.forgotten.add((row.step, row.save_id))  # a seal goes without it: fsck.md
         there = {file_id for file_id, _ in node.store.files.all()}
         self._world.lost_files |= {row.file_id for row in found.values() if row.file_id} - there
 
@@ -136,11 +139,13 @@ class HandsOnDisk:
     def _is_kept(self, node: Node, row: Shard) -> bool:
         """Return whether the bytes are in ``lost+found``, as the step was published without them.
 
-        What a file says of itself is not whether its save was to replace that one.
+        What a file says of itself is not whether its save was to replace that one. The bucket is
+        asked: nobody may have heard yet that a publication went well.
         """
         assert row.file_id is not None
         aside = (node.cache_dir / "lost+found" / row.file_id).exists()
-        return aside and any(step == row.step for step, _save_id in self._world.published)
+        seen = manifest_of(node.bucket.manifest(row.run, row.step))
+        return aside and seen is not None and seen.state is ManifestState.PUBLISHED
 
     def remove_lock(self) -> None:
         """The file ``lock`` that other versions left goes in the middle of a put, and no more."""
