@@ -114,8 +114,8 @@ class HandsOnDisk:
             if sound and now is not None and now.content == row.content:
                 continue
             described = self._is_described(node, row)
-            there = row.state is ShardState.CLEAN or described or self._is_kept(node, row)
-            require(there, f"{row.name} of step {row.step} was not taken back: {now}")
+            told = row.state is ShardState.CLEAN or described or self._is_kept(node, row)
+            require(told, f"{row.name} of step {row.step} was not taken back: {now}")
             self._world.forgotten.add((row.step, row.save_id))  # a seal goes without it: fsck.md
         there = {file_id for file_id, _ in node.store.files.all()}
         self._world.lost_files |= {row.file_id for row in found.values() if row.file_id} - there
