@@ -33,7 +33,10 @@ class UnauthorizedError(ForbiddenError):
     """No token, or one that opens nothing."""
 
     http_status = 401
-    hint = "Send a token as `Authorization: Bearer <token>`: the owner's is <cache_dir>/token."
+    hint = (
+        "Set CACHETIER_TOKEN, or send `Authorization: Bearer <token>`: the owner's token is in "
+        "<cache_dir>/token."
+    )
 
 
 _NEW_KEY = 'Take a key of this service: eval "$(cachetier s3 env)".'

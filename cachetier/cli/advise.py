@@ -61,7 +61,7 @@ def advise(
     with reported(as_json), reach(url) as client:
         hint = "Write it as 12h or 3d."
         between = None if mtbf is None else read_option("mtbf", mtbf, parsed_span, hint, as_json)
-        with _of_known_run(client, run):
+        with of_known_run(client, run):
             advice = client.cadence(
                 run,
                 blocked_seconds=blocked_seconds,
@@ -79,7 +79,7 @@ def advise(
 
 
 @contextmanager
-def _of_known_run(client: Client, run: str) -> Iterator[None]:
+def of_known_run(client: Client, run: str) -> Iterator[None]:
     """Say of a figure that is missing inside that there is no such run here, if there is none."""
     from cachetier_client import InvalidRequestError, NotFoundError
 

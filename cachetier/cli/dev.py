@@ -119,6 +119,7 @@ def _chosen(flags: dict[str, str | None]) -> dict[str, Any]:
 def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
     from cachetier.access.tokens import OWNER_FILE
     from cachetier.config.settings import load
+    from cachetier.doors.listening import bound
     from cachetier.errors import ConfigError
     from cachetier.service.first_start import refuse_taken, room_on_disk
     from cachetier.service.service import Service
@@ -137,6 +138,7 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
     settings = load({**given, **remote})
     set_up_logging(settings.log_level)
     refuse_taken(settings)
+    bound("s3-port", ("127.0.0.1", s3_port)).close()  # its server would wait for another port
     with moto_server(port=s3_port, bucket=BUCKET) as endpoint:
         os.environ.update(endpoint.environment())
         settings = replace(settings, remote_endpoint=endpoint.url, remote_verify=endpoint.verify)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from cachetier_client.units import parsed_size, parsed_span, shown_size, shown_span, shown_time
 
+from cachetier.cli.advise import of_known_run
 from cachetier.cli.output import (
     AsJson,
     Url,
@@ -151,7 +152,8 @@ def _per_day(interval_seconds: float, *, as_json: bool) -> float:
 
 def _measured(client: Client, run: str, plan: Plan) -> Plan:
     """Return ``plan`` with what this node has measured of a run."""
-    advice = client.cadence(run, mtbf_seconds=plan.mtbf_seconds)
+    with of_known_run(client, run):
+        advice = client.cadence(run, mtbf_seconds=plan.mtbf_seconds)
     sizes = [step.size_bytes for step in client.steps(run) if step.size_bytes]
     ranks = [len(step.ranks) / step.world_size for step in client.steps(run) if step.ranks]
     share = ranks[-1] if ranks else 1.0  # of a checkpoint, which this node has of it

@@ -10,7 +10,7 @@ import typer
 from cachetier_client.units import counted, shown_size
 
 from cachetier.cli.bars import HowFar, bytes_shown, progress
-from cachetier.cli.output import INTEGRITY, AsJson, Url, echo, reach, refuse, reported, show
+from cachetier.cli.output import INTEGRITY, SPAN, AsJson, Url, echo, reach, refuse, reported, show
 from cachetier.cli.steps import RunArgument, StepArgument
 from cachetier.number_lists import parsed_numbers
 
@@ -24,7 +24,7 @@ SHARDS_AT_ONCE = 4
 Ranks = Annotated[
     str | None, typer.Option("--ranks", help="Only what these put: 0-7, or 0,8. Default: all.")
 ]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.0, help="Seconds for all of it.")]
+Timeout = Annotated[float, typer.Option("--timeout", metavar=SPAN, min=0.0, help="For all of it.")]
 
 
 def restore(

@@ -198,7 +198,8 @@ def flush(
 
 def leave(
     deadline: Annotated[
-        float, typer.Option("--deadline", min=0.0, help="Seconds until all must be durable.")
+        float,
+        typer.Option("--deadline", metavar=SPAN, min=0.0, help="The most to wait: 240, 4m."),
     ] = 240.0,
     stay: Annotated[
         bool, typer.Option("--stay", help="The node does not go: have it take puts again.")

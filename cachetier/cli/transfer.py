@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import cache, partial
@@ -26,6 +27,7 @@ from cachetier.cli.output import (
 )
 from cachetier.cli.shards import Overwrite, Run
 from cachetier.cli.steps import RunArgument, StepArgument
+from cachetier.parsers import remote_of
 
 if TYPE_CHECKING:
     from cachetier_client import Client
@@ -154,7 +156,7 @@ def import_(
     with reported(as_json), ended_by_signal(), reach(url, patient=True, seconds=timeout) as client:
         from cachetier_client.step_files import files_of, import_files
 
-        is_remote = source.startswith("s3://")
+        is_remote = re.match(r"\w+:/", source) is not None  # of s3://, or what was meant by it
         files = _objects_of(source, remote_endpoint) if is_remote else files_of(source)
         _check(files)
         receipts = import_files(
@@ -197,6 +199,7 @@ def _objects_of(source: str, endpoint: str | None) -> list[SourceFile]:
     from cachetier.doctor.refusals import reason_of
     from cachetier.remote.factory import open_remote
 
+    remote_of(source)  # here nobody gave it by --remote
     flags = {"remote": source, "remote_endpoint": endpoint, "cache_dir": _NOWHERE}
     where = remote_settings(load(flags))
     store = open_remote(where).objects

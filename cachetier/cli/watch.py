@@ -83,10 +83,10 @@ def watch(
 
     JSON: a line for each step: `path`, `step`, `receipts`, `trouble`, `hint`, `failed`.
     """
-    _check_place(rank, world_size, as_json)
     if not folder.is_dir():
         hint = "Name the one that the trainer writes to, or make it."
         refuse(f"there is no folder {folder}", hint, as_json=as_json)
+    _check_place(rank, world_size, as_json)
     ids = {"run": run, "rank": rank, "world_size": world_size, "save_id": save_id}
     with reported(as_json), ended_by_signal():
         from cachetier.drain.priority.apply import step_aside

@@ -17,7 +17,7 @@ from cachetier_client.identity.names import GENERATION_MARK, RESERVED_SEGMENT, c
 
 from cachetier.config.fields import record, records, required, setting
 from cachetier.config.replicas import place_of
-from cachetier.config.types import SPAN, TEXT, checked, listed, one_of
+from cachetier.config.types import TEXT, checked, listed, one_of, span
 from cachetier.model.levels import Level
 from cachetier.model.objects import DEFAULT_MARKERS, Mode, Mount, Order
 from cachetier.parsers import is_loopback, remote_of
@@ -78,7 +78,7 @@ class MountSettings:
         "Globs of the last segments of keys that speak of other objects.",
     )
     release_seconds: float = setting(
-        SPAN, 3600.0, "How long a marker waits for other nodes: `3600`, `1h`."
+        span(), 3600.0, "How long a marker waits for other nodes: `3600`, `1h`."
     )
 
     def mount(self) -> Mount:

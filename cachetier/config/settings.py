@@ -53,6 +53,7 @@ from cachetier.config.types import (
     one_of,
     optional,
     refuse_share,
+    span,
     table,
     whole,
 )
@@ -308,12 +309,12 @@ class Settings:
     )
     drain_cpus: str = setting(CPUS, "", "CPUs the drain may use: `2-3,7`; empty for all.")
     grace_seconds: float = setting(
-        number(at_least=0, at_most=3600),
+        span(at_most=3600),
         30.0,
         "How long a stopping service finishes what is in flight.",
     )
     notice_seconds: float = setting(
-        number(at_least=0, at_most=86_400),
+        span(at_most=86_400),
         0.0,
         "How long SIGTERM lets the node flush before it stops.",
     )
@@ -321,9 +322,9 @@ class Settings:
         FLAG, False, "Accept a `cache_dir` in memory (tmpfs): nothing survives a power cut."
     )
     exposure_objective: float = setting(
-        number(above=0),
+        span(above=0),
         1800.0,
-        "Seconds for which a run's newest training may lie on this node alone.",
+        "How long a run's newest training may lie on this node alone.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
         one_of("debug", "info", "warning", "error"),

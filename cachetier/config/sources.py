@@ -181,12 +181,14 @@ def _given_twice(text: str) -> str | None:
     return None
 
 
+# What people write who come from elsewhere, where another setting is nearer in letters.
+_ALSO_CALLED = {"bucket": "remote", "port": "http", "size": "capacity", "url": "remote"}
 _TOML_HINT = 'Mend that line; what is no plain number stands in quotes: capacity = "80%".'
 _FILE_HINT = "Give a readable TOML file by --config or CACHETIER_CONFIG."
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
-    near = nearest(name, known)
+    near = _ALSO_CALLED.get(name) or nearest(name, known)
     meant = f"did you mean {near}?" if near else "see docs/configuration.md for all settings"
     return ConfigError(f"unknown {what}: {meant}", hint="Correct or remove it, then start again.")
 

@@ -275,13 +275,22 @@ def _number(value: object) -> int | float:
     raise ValueError(f"{value!r} is not a number")
 
 
-def _span(value: object) -> float:
-    seconds = parsed_span(value) if isinstance(value, str) else _number(value)
-    _check(seconds, {"minimum": 0})
-    return float(seconds)
+def span(*, above: float | None = None, at_most: float | None = None) -> SettingType[float]:
+    """Return the kind of spans of time within bounds: seconds, or ``4m``, ``12h``."""
+    at_least = 0 if above is None else None
+    bounds = _bounds(minimum=at_least, exclusiveMinimum=above, maximum=at_most)
+
+    def read(value: object) -> float:
+        seconds = _number(value) if not isinstance(value, str) or _is_number(value) else None
+        seconds = parsed_span(str(value)) if seconds is None else seconds
+        _check(seconds, bounds)
+        return float(seconds)
+
+    return SettingType(read, {"type": ["string", "number"], **bounds})
 
 
-SPAN: SettingType[float] = SettingType(_span, {"type": ["string", "number"], "minimum": 0})
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\s*-?[\d.]+\s*", text) is not None
 
 
 def _bounds(**bounds: float | None) -> dict[str, float]:

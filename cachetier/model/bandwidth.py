@@ -69,6 +69,9 @@ def parsed_rate(text: str) -> float:
     Raises:
         ValueError: It is no rate.
     """
+    if text.strip().isdecimal() and int(text):
+        number = text.strip()
+        raise ValueError(f"{text!r} has no unit: write '{number} MB/s' or '{number} Gbit/s'")
     size, slash, unit = text.strip().partition("/")
     bits = size.removesuffix("bit")
     try:

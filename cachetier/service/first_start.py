@@ -23,6 +23,7 @@ from cachetier.doctor.checks import lasting_fault
 from cachetier.doctor.refusals import lower_cause_of, reason_of
 from cachetier.doors.listening import bound
 from cachetier.errors import (
+    CachetierError,
     ConfigError,
     DiskFullError,
     RemoteError,
@@ -39,7 +40,7 @@ from cachetier.telemetry.events import REMOTE_REFUSED, REMOTE_UNREACHABLE, tell
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 20.0
-START_BYTES = 4 << 20  # of the disk: the catalog, its log, and what the probe writes
+START_BYTES = 2 << 20  # of the disk: the catalog, its log, and what the probe writes
 # What no waiting mends. Other refusals may: a token that ended, a clock, a quota, a missing right
 # that is not needed.
 _LASTING = frozenset(
@@ -83,8 +84,10 @@ def room_on_disk(cache_dir: Path) -> Iterator[None]:
     """
     try:
         yield
-    except (DiskFullError, OSError) as error:
-        if isinstance(error, OSError) and error.errno not in FULL:
+    except (CachetierError, OSError) as error:
+        of_system = error if isinstance(error, OSError) else error.__cause__
+        full = isinstance(of_system, OSError) and of_system.errno in FULL
+        if not full and not isinstance(error, DiskFullError):
             raise
         disk = os.statvfs(cache_dir)
         free = f"{shown_size(disk.f_bavail * disk.f_frsize)} and {disk.f_favail} inodes are free"

@@ -148,7 +148,8 @@ def read_scenario(path: Path) -> Scenario:
         scenario = msgspec.convert(tomllib.loads(path.read_text()), Scenario, dec_hook=_parsed)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         hint = "Name a TOML file as docs/simulate.md describes it."
-        raise InvalidRequestError(f"{path} cannot be read: {error}", hint=hint) from None
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidRequestError(f"cannot read {path}: {why}", hint=hint) from None
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         field = where.removesuffix("`")

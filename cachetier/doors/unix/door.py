@@ -121,9 +121,9 @@ class UnixDoor:
 
     def _bound(self) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._path.unlink(missing_ok=True)
         umask = os.umask(0o177)  # nobody else connects between bind and chmod
         try:
+            self._path.unlink(missing_ok=True)
             listener.bind(os.fspath(self._path))
         except OSError as error:
             listener.close()

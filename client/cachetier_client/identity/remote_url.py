@@ -38,6 +38,8 @@ def remote_of(text: str) -> tuple[str, str]:
     Raises:
         ValueError: It is none. Says which part breaks which rule, and what may have been meant.
     """
+    if arn := re.fullmatch(r"(?:s3://)?arn:aws[\w-]*:s3:::(.+?)/*", text):
+        raise ValueError(f"{without_secret(text)!r} is an ARN: did you mean 's3://{arn[1]}'?")
     if text.removeprefix("s3://").startswith("arn:"):
         alias = "give its alias as the bucket, which `aws s3control get-access-point` shows"
         raise ValueError(f"{without_secret(text)!r} names an access point by its ARN: {alias}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from cachetier.cli import serve
 from cachetier.cli.app import app, built
+from cachetier.cli.output import SPAN
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, SECTIONS, VERBS
 from cachetier.config.settings import SETTINGS
 
@@ -46,6 +48,14 @@ def test_every_verb_takes_json_and_says_what_it_prints(verb: str) -> None:
 def test_every_option_of_a_verb_says_what_it_is(verb: str) -> None:
     for each in parameters(verb):
         assert each.help or each.hidden, each.name
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_option_in_seconds_takes_a_span(verb: str) -> None:
+    named = re.compile(r"timeout|deadline|interval|seconds|quiet")
+    for each in parameters(verb):
+        is_time = each.type_descriptor.annotation is float and named.search(each.name)
+        assert not is_time or each.metavar == SPAN, each.name
 
 
 def test_help_shows_every_verb_once_with_its_line_in_eighty_columns() -> None:

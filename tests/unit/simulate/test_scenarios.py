@@ -160,7 +160,7 @@ def test_a_plot_is_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("runs = [", "cannot be read"),
+        ("runs = [", "cannot read"),
         ('duration = "1h"', "missing required field `runs`"),
         (SMALL + "[settings]\ncapacty = 3\n", "settings: Object contains unknown field `capacty`"),
         (SMALL + '[settings]\ncapacity = "much"\n', "settings.capacity: 'much' is not a size"),
