@@ -1,0 +1,23 @@
+"""How many files and functions run on a byte's way: no more than the limits say."""
+
+from __future__ import annotations
+
+import pytest
+
+from tools.house import limits
+from tools.house.byte_path import ROOT, passes_of
+
+TRIES = 4  # timers run beside: what is met in every try is on the way
+
+
+@pytest.mark.slow
+def test_a_byte_meets_no_more_files_and_functions_than_the_limits_say() -> None:
+    met: dict[str, set[tuple[str, int, str]]] = {}
+    for _ in range(TRIES):
+        for way, functions in passes_of(ROOT).items():
+            met[way] = met.get(way, functions) & functions
+        counted = limits.ways(met)
+        assert set(counted) == set(limits.WAYS)
+        if not limits.passed(counted):
+            return
+    assert limits.passed(counted) == []
