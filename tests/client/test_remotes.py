@@ -35,7 +35,7 @@ def refusal(text: str) -> str:
         ("S3://bucket/p", "does not begin with s3://", "s3://bucket/p"),
         ("s3:/bucket/p", "does not begin with s3://", "s3://bucket/p"),
         (" s3://bucket/p", "does not begin with s3://", "s3://bucket/p"),
-        ("gs://bucket/p", "is not in S3", None),
+        ("swift://bucket/p", "does not begin with s3://", None),
         ("/nvme/checkpoints", "does not begin with s3://", None),
         ("", "does not begin with s3://", None),
         # a server's URL
