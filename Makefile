@@ -11,6 +11,7 @@ ARGS    ?=
 PY     := $(VENV)/bin/python
 STAMPS := $(VENV)/.stamps
 PIP    := $(PY) -m pip --disable-pip-version-check install
+INSTALL := tools/installing.sh $(VENV)
 COMPILE := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
     --no-header --no-emit-index-url --no-emit-find-links --no-emit-package cachetier-client \
     $(if $(UPGRADE),--upgrade)
@@ -164,28 +165,26 @@ clean:  ## Remove what the tools left behind, but not .venv
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	    || { echo 'cachetier needs Python 3.11 or later: make setup PYTHON=/path/to/python3.11' >&2; exit 1; }
-	@test -x $(PY) || { echo '==> creating $(VENV)'; $(PYTHON) -m venv $(VENV); }
+	@test -x $(PY) || { echo 'make setup installs all that this repository needs into $(VENV), and nothing elsewhere: 1.8 GB (several more with'; \
+	    echo 'a CUDA build of torch), two to five minutes. What the installers say goes to $(VENV)/setup.log.'; \
+	    echo '==> creating $(VENV)'; $(PYTHON) -m venv $(VENV); }
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/requirements: requirements/dev.txt $(STAMPS)/venv
-	@echo '==> installing pinned requirements (about a minute the first time)'
-	@$(PIP) --require-hashes --requirement requirements/dev.txt
+	@$(INSTALL) 'the pinned requirements' --require-hashes --requirement requirements/dev.txt
 	@touch $@
 
 $(STAMPS)/distributions: pyproject.toml client/pyproject.toml $(STAMPS)/requirements
-	@echo '==> installing cachetier and cachetier-client, editable'
-	@$(PIP) --quiet --no-deps --no-build-isolation --editable client --editable .
+	@$(INSTALL) 'cachetier and cachetier-client, editable' --no-deps --no-build-isolation --editable client --editable .
 	@touch $@
 
 $(STAMPS)/torch: requirements/torch.txt $(STAMPS)/requirements
-	@echo '==> installing torch (large; for the demo and the torch tests)'
-	@$(PIP) --requirement requirements/torch.txt
+	@ONLY=pip $(INSTALL) 'torch (large; for the demo and the torch tests)' --requirement requirements/torch.txt
 	@touch $@
 
 # Their versions of what dev.txt has, too, are dev.txt's. Torch, which they need, is there.
 $(STAMPS)/frameworks: requirements/frameworks.txt $(STAMPS)/torch
-	@echo '==> installing the trainers whose tests run here'
-	@$(PIP) --no-deps --require-hashes --requirement $<
+	@$(INSTALL) 'the trainers whose tests run here' --no-deps --require-hashes --requirement $<
 	@touch $@
 
 $(STAMPS)/bench: requirements/bench.txt $(STAMPS)/torch

@@ -3,7 +3,7 @@
     python -m examples.trace_tree 4318                                        # one terminal
     OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 cachetier serve --trace # another
 
-Needs `pip install 'cachetier[otel]'`.
+Needs the extra `otel`: docs/install.md.
 """
 
 from __future__ import annotations

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tools import cli_page, config_page, logs_page, metrics_page, share, stores_page, versions
+from tools import (
+    cli_page,
+    config_page,
+    install_page,
+    logs_page,
+    metrics_page,
+    share,
+    stores_page,
+    versions,
+)
 from tools.dashboards import files as dashboards
 from tools.helm import chart as helm_chart
 
 MAKERS: tuple[Callable[[], dict[Path, str]], ...] = (
     cli_page.documents,
     config_page.documents,
+    install_page.documents,
     logs_page.documents,
     metrics_page.documents,
     helm_chart.documents,

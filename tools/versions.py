@@ -19,6 +19,8 @@ PLACES = {
     "deploy/helm/cachetier/Chart.yaml": ("\nversion: ", "\nappVersion: "),
     "deploy/kubernetes.yml": ("image: cachetier:",),
     "deploy/kubernetes-training.yml": ("image: cachetier:",),
+    "deploy/kubernetes-leave.yml": ("image: cachetier:",),
+    "deploy/host-directories.patch.yml": ("image: cachetier:",),
     "docker-compose.yml": ("{CACHETIER_IMAGE:-cachetier:",),
 }
 _VERSION = r"\d+(?:\.\w+)+"

@@ -128,7 +128,7 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
     if find_spec("moto") is None or find_spec("flask") is None:
         raise ConfigError(
             "the S3 server for `dev` is not installed",
-            hint="Install it: pip install 'cachetier[dev]'",
+            hint="Install the extra `dev`, as docs/install.md says.",
         )
     os.environ.update(past_proxies("127.0.0.1"))
     remote = {

@@ -15,6 +15,6 @@ def new_figure(path: Path, inches: tuple[float, float], *, as_json: bool) -> Any
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        hint = "Install it: pip install 'cachetier[plot]'"
+        hint = "Install the extra `plot`, as docs/install.md says."
         refuse("--plot needs matplotlib, which is not here", hint, as_json=as_json)
     return Figure(figsize=inches, layout="constrained")

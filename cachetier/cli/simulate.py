@@ -39,7 +39,7 @@ def simulate(
         from cachetier.simulate.scenario import read_scenario
         from cachetier.simulate.simulation import simulate as simulated
     except ImportError:
-        hint = "Install it: pip install 'cachetier[simulate]'"
+        hint = "Install the extra `simulate`, as docs/install.md says."
         refuse("simulate needs greenlet, which is not here", hint, as_json=as_json)
     figure = new_figure(plot, (9, 9), as_json=as_json) if plot is not None else None
     logging.getLogger("cachetier").addHandler(logging.NullHandler())  # it is about no node here

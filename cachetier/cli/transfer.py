@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 Timeout = Annotated[float, typer.Option(metavar=SPAN, min=0.0, help="For each call.")]
 FORMATS = ("dcp", "safetensors", "torch", "files")
-_NEEDS_TORCH = "Install it here: pip install 'cachetier-client[torch]'"
+_NEEDS_TORCH = "Install the client's extra `torch` here, as docs/install.md says"
 Export: TypeAlias = "Callable[[Client, str, int, str, float], list[str]]"
 _SOURCE_HINT = (
     "Correct the address of the source, or --remote-endpoint; credentials are those of the AWS "

@@ -47,7 +47,7 @@ def open_tracing(
     except ImportError as error:
         raise ConfigError(
             f"`trace` is on, and OpenTelemetry is not installed: {error}",
-            hint="Install it: pip install 'cachetier[otel]', or set `trace` to off.",
+            hint="Install the extra `otel`, as docs/install.md says, or set `trace` to off.",
         ) from error
     except ValueError as error:
         raise ConfigError(

@@ -1,6 +1,6 @@
 """A client for asyncio: the calls of ``Client``, made on threads of its own and awaited.
 
-It needs aiofiles, which ``pip install 'cachetier-client[async]'`` brings.
+It needs aiofiles, which the extra ``async`` brings: docs/install.md.
 
 A call that is cancelled before a thread has begun it does nothing. One that a thread has begun is
 waited for, and then the cancellation goes on: a put is acknowledged or has failed, and memory that

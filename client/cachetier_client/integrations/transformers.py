@@ -3,7 +3,7 @@
     trainer = Trainer(..., callbacks=[CachetierCallback("cachetier://my-run")])
     trainer.train(resume_from_checkpoint=resume_folder("cachetier://my-run/latest", output_dir))
 
-Needs the extra: ``pip install 'cachetier-client[transformers]'``.
+Needs the extra ``transformers``: docs/install.md.
 
 Source: docs/frameworks.md, "transformers".
 """

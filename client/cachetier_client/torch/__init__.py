@@ -5,7 +5,7 @@
     dcp.save(state, storage_writer=CachetierWriter("cachetier://my-run/1000"))
     dcp.load(state, storage_reader=CachetierReader("cachetier://my-run/1000"))
 
-Needs the extra: ``pip install 'cachetier-client[torch]'``.
+Needs the extra ``torch``: docs/install.md.
 """
 
 from __future__ import annotations
