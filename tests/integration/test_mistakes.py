@@ -206,3 +206,27 @@ def test_a_disk_without_room_at_the_first_start_is_told_with_what_is_free_and_ne
     assert f"the disk of cache_dir {cache_dir} has no room to start: 0 B and" in why["message"]
     assert "a start needs 2.1 MB" in why["message"]
     assert "Free space" in why["hint"]
+
+
+def test_dev_takes_variables_but_for_what_is_its_own(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        variables = {
+            "CACHETIER_HTTP": address,
+            "CACHETIER_CACHE_DIR": str(tmp_path / "of-a-node"),
+            "CACHETIER_REMOTE": "s3://of-a-node/p",
+        }
+        ended = subprocess.run(
+            [sys.executable, "-m", "cachetier", "dev", "--s3", "127.0.0.1:0"],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+            cwd=tmp_path,
+        )
+    assert ended.returncode == 2
+    ignored, error, _ = ended.stderr.splitlines()
+    assert ignored.endswith("a cache of its own: cache_dir, remote.")
+    assert error == f"Error: Cannot listen on http {address}: Address already in use."
+    assert not list(tmp_path.iterdir())

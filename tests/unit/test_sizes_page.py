@@ -1,4 +1,4 @@
-"""docs/sizes.md says what `cachetier estimate` says, and its settings are some that a node takes."""
+"""docs/sizes.md says what `cachetier estimate` says; a node takes the settings that it shows."""
 
 from __future__ import annotations
 

@@ -106,6 +106,31 @@ def test_show_is_json_too() -> None:
     assert set(shown["settings"]) == set(SETTINGS)
 
 
+def test_a_rate_in_bits_is_shown_in_bytes_too() -> None:
+    words = (*LEAST, "--max-rate", "200 Mbit", "--windows", "08:00-20:00 80 Mb/s")
+    _, out, _ = ended("check", *words)
+    assert 'Note: `max_rate` = "200 Mbit" is 25.0 MB/s.' in out
+    assert "Note: `windows` = " in out
+    assert "is 80.0 MB/s." in out
+
+    _, out, _ = ended("show", "--origin", *words)
+    assert "# 25.0 MB/s, --max-rate" in out
+    shown = json.loads(ended("show", "--json", *words)[1])["settings"]["max_rate"]
+    assert shown["bytes_per_second"] == 25e6
+
+
+@pytest.mark.parametrize(
+    ("bucket", "odd"),
+    [("Check_points", True), ("data..x", True), ("192.168.1.1", True), ("check-points.1", False)],
+)
+def test_a_bucket_that_nobody_can_make_today_is_warned_of(bucket: str, odd: bool) -> None:
+    words = ("check", "--cache-dir", "/c", "--remote", f"s3://{bucket}/m")
+    code, out, _ = ended(*words)
+    assert code == 0
+    assert (f"`remote`: no bucket can be made under the name {bucket}: " in out) == odd
+    assert bool(json.loads(ended(*words, "--json")[1])["warnings"]) == odd
+
+
 def test_show_of_wrong_settings_is_their_first_error() -> None:
     code, out, err = ended("show", "--cache-dir", "/x")
     assert (code, out) == (2, "")

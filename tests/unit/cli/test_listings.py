@@ -91,3 +91,19 @@ def test_a_step_that_the_bucket_could_not_be_asked_about_says_so(
     words = steps._state(step, now).replace(",", "").split()
 
     assert words[2 : 2 + len(says)] == says
+
+
+@pytest.mark.parametrize("columns", ["20", "80", "200"])
+def test_in_a_pipe_a_row_is_one_line_however_long(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    name = "optimizer/" + "state." * 20
+    shard = {"name": name, "digest": "e05316f3ccd90fd8", "state": "quarantined"}
+    shards = [shard, {**shard, "name": "weights"}]
+    described = StepInfo.from_reply({"run": RUN, "step": 1, "shards": shards})
+    steps._show_step(described, as_json=False)
+    _, _titles, first, second = capsys.readouterr().out.splitlines()
+    assert first.split()[0] == name
+    assert second.split()[0] == "weights"
+    assert "quarantined" in first
