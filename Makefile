@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house serve dev wheels lock sbom audit digests targets clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house costs serve dev wheels lock sbom audit digests targets clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -111,6 +111,10 @@ docs: setup  ## Write the pages and dashboards that are made from the code
 house: setup  ## Count lines, small modules and shared names, and what runs on a byte's way (ARGS=--list)
 	@$(PY) -m tools.house.sizes $(ARGS)
 	@$(PY) -m tools.house.byte_path $(ARGS)
+	@$(PY) -m tools.house.limits
+
+costs: setup  ## Count syncs, statements, requests, messages and moved bytes of calls (ARGS=--write keeps them)
+	@$(PY) -m tools.house.costs $(ARGS)
 
 serve: setup  ## Run the service with the settings in the environment (ARGS=...)
 	@$(VENV)/bin/cachetier serve $(ARGS)

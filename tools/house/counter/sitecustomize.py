@@ -1,0 +1,3 @@
+"""Has Python count from its start: see ``tools.house.counting``."""
+
+import tools.house.counting  # noqa: F401
