@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house costs serve dev wheels lock sbom audit digests targets clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house costs mutants serve dev wheels lock sbom audit digests targets clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -115,6 +115,9 @@ house: setup  ## Count lines, small modules and shared names, and what runs on a
 
 costs: setup  ## Count syncs, statements, requests, messages and moved bytes of calls (ARGS=--write keeps them)
 	@$(PY) -m tools.house.costs $(ARGS)
+
+mutants: setup  ## Repeat the mutants of the core, each with the test that killed it (ONLY=path, ARGS=--sample=20)
+	@$(PY) -m tests.mutants --only '$(ONLY)' $(ARGS)
 
 serve: setup  ## Run the service with the settings in the environment (ARGS=...)
 	@$(VENV)/bin/cachetier serve $(ARGS)

@@ -32,6 +32,7 @@ SHORT = {
     "bench": "ONLY=core ARGS=--quick",
     "faults": "PART=s3",
     "fuzz": "HOURS=0.02",
+    "mutants": "ARGS=--sample=5",
     "paired": "BASE=HEAD ARGS='--pairs 6 --measure group_commit'",
     "soak": "MINUTES=2",
 }
