@@ -18,6 +18,7 @@ from cachetier_client.clock import SystemClock
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from prometheus_client.parser import text_string_to_metric_families
 
+from cachetier.drain.serve.eta import TELLING_UPLOADS
 from cachetier.local.catalog import queries
 from cachetier.model.levels import Level
 from cachetier.model.objects import NO_HEAD
@@ -131,7 +132,7 @@ def restraint(node: Node) -> Any:
 
 def a_remote_in_trouble(place: Site, seen: Seen) -> None:
     with running(place.settings(replicas={})) as node:
-        node.save(1, {"weights": b"x" * LARGE})
+        node.save(1, {f"weights-{number}": b"x" * 1000 for number in range(TELLING_UPLOADS)})
         node.client.wait(RUN, 1, "durable", 60)
         put(node.client, "unsealed", b"x" * LARGE)  # the drain lets it be for a while
         seen.until(node.service, "drain_eta_seconds")
