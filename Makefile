@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house costs mutants serve dev wheels lock sbom audit digests targets clean
+.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house costs mutants golden serve dev wheels lock sbom audit digests targets clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -112,6 +112,10 @@ house: setup  ## Count lines, small modules and shared names, and what runs on a
 	@$(PY) -m tools.house.sizes $(ARGS)
 	@$(PY) -m tools.house.byte_path $(ARGS)
 	@$(PY) -m tools.house.limits
+	@$(PY) -m tools.house.costs
+
+golden: setup  ## Play 200 lives and compare what they ask of bucket, disk and SQLite with what is kept (ARGS=--write keeps it)
+	@$(PY) -m tests.oracle.golden $(ARGS)
 
 costs: setup  ## Count syncs, statements, requests, messages and moved bytes of calls (ARGS=--write keeps them)
 	@$(PY) -m tools.house.costs $(ARGS)
