@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from cachetier.cli.steps import RunArgument, StepArgument
 
 if TYPE_CHECKING:
     from cachetier_client import Client
+    from cachetier_client.results import UnflushedStep
 
     from cachetier.status.explain import Explanation
 
@@ -36,7 +38,7 @@ def explain(run: RunArgument, step: StepArgument, url: Url = None, as_json: AsJs
 
 
 def _explained(client: Client, run: str, step: int) -> Explanation:
-    from cachetier_client import NotFoundError
+    from cachetier_client import CachetierClientError, NotFoundError
 
     from cachetier.status import explain as rules
 
@@ -44,5 +46,8 @@ def _explained(client: Client, run: str, step: int) -> Explanation:
         found = client.step(run, step)
     except NotFoundError:
         known = {each.step for level in (None, "replicated") for each in client.steps(run, level)}
-        return rules.explain_unknown(run, step, known)
+        elsewhere: list[UnflushedStep] = []
+        with suppress(CachetierClientError):  # the bucket is away, or an older service answers
+            elsewhere = client.unflushed(run)
+        return rules.explain_unknown(run, step, known, elsewhere)
     return rules.explain(found, client.status(), time.time())

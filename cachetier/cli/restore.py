@@ -11,7 +11,7 @@ from cachetier_client.units import counted, shown_size
 
 from cachetier.cli.bars import HowFar, bytes_shown, progress
 from cachetier.cli.output import INTEGRITY, SPAN, AsJson, Url, echo, reach, refuse, reported, show
-from cachetier.cli.steps import RunArgument, StepArgument
+from cachetier.cli.steps import RunArgument
 from cachetier.number_lists import parsed_numbers
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SLICE_SECONDS = 1.0
 SHARDS_AT_ONCE = 4
 
+Step = Annotated[
+    int | None, typer.Argument(help="Default: the newest that is durable.", show_default=False)
+]
 Ranks = Annotated[
     str | None, typer.Option("--ranks", help="Only what these put: 0-7, or 0,8. Default: all.")
 ]
@@ -29,9 +32,7 @@ Timeout = Annotated[float, typer.Option("--timeout", metavar=SPAN, min=0.0, help
 
 def restore(
     run: RunArgument,
-    step: Annotated[
-        int | None, typer.Argument(help="Default: the newest that is durable.", show_default=False)
-    ] = None,
+    step: Step = None,
     to: Annotated[
         str | None, typer.Option("--to", help="A folder to make, of one file for each shard.")
     ] = None,
@@ -61,7 +62,7 @@ def restore(
 
 def verify(
     run: RunArgument,
-    step: StepArgument,
+    step: Step = None,
     timeout: Timeout = 3600.0,
     url: Url = None,
     as_json: AsJson = False,
@@ -76,6 +77,7 @@ def verify(
     with reported(as_json), reach(url, seconds=timeout) as client:
         from cachetier_client.step_files import whole_step
 
+        step = _newest(client, run) if step is None else step
         found = whole_step(client, run, step, timeout_seconds=timeout)
         bad = _bad_shards(client, run, step, found.shards, timeout, as_json)
         here = sum(shard.state in ("clean", "dirty") for shard in found.shards)

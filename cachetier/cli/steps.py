@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -193,7 +193,7 @@ def flush(
         refuse("--step needs --run", "Name the run of the step.", as_json=as_json)
     with _reach_until(deadline, url, as_json) as client:
         _in_slices(client, partial(_flush_known, client, run, step), deadline, as_json)
-        show(as_json, NOTHING_PENDING, "Everything asked for is durable.")
+        show(as_json, NOTHING_PENDING, _flushed(client, run, step))
 
 
 def leave(
@@ -278,6 +278,20 @@ def _flush_known(client: Client, run: str | None, step: int | None, seconds: flo
         if meant not in (None, run):
             error.message += f": did you mean {meant}?"
         raise
+
+
+def _flushed(client: Client, run: str | None, step: int | None) -> str:
+    """Say what a flush has reached: other nodes' parts of a step are not this node's to send."""
+    from cachetier_client import CachetierClientError
+
+    if run is not None and step is not None:
+        with suppress(CachetierClientError):  # what was flushed stays flushed
+            if "durable" not in client.step(run, step).levels:
+                return (
+                    f"All that this node has of {run}/{step} is in S3. The step is not durable: "
+                    f"`cachetier explain {run} {step}` says what it waits for."
+                )
+    return "Everything asked for is durable."
 
 
 def _dirty_bytes(client: Client, ends_at: float) -> int:

@@ -34,6 +34,7 @@ FOREIGN_VARIABLES = frozenset(
         "FALLBACK_AFTER",
         "HTTP_PORT",
         "IMAGE",
+        "NODE",
         "RUN",
         "SAVE_ID",
         "IGNORE_UNFLUSHED",

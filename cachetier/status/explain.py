@@ -7,11 +7,13 @@ What it waits for is one word, so that programs can tell: ``ranks`` to seal, ``r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cachetier_client import StepInfo
+from cachetier_client.calls.unflushed import advice, described
+from cachetier_client.results import UnflushedStep
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.number_lists import shown_numbers
@@ -76,9 +78,18 @@ def explain(step: StepInfo, status: Status, now: float) -> Explanation:
     return Explanation(step.run, step.step, step.state, waits_for, tuple(sentences), next_move)
 
 
-def explain_unknown(run: str, step: int, known: Collection[int]) -> Explanation:
-    """Explain a step that neither the node nor the bucket has; ``known`` are those of its run."""
+def explain_unknown(
+    run: str, step: int, known: Collection[int], elsewhere: Sequence[UnflushedStep] = ()
+) -> Explanation:
+    """Explain a step that neither the node nor the bucket has; ``known`` are those of its run.
+
+    ``elsewhere`` is what other nodes say they hold of the run.
+    """
     sentences = [f"Neither this node nor S3 has step {step} of {run}."]
+    held = next((each for each in elsewhere if each.step == step), None)
+    if held is not None:
+        sentences.append(f"Other nodes hold some: {described(held)}.")
+        return Explanation(run, step, "unknown", "nodes", tuple(sentences), advice(held))
     next_move = "See the runs that there are: cachetier ls."
     if known and step < min(known):
         sentences.append(

@@ -48,7 +48,7 @@ class Stack:
 
     def down(self) -> None:
         """Remove everything of the project: containers, volumes and network."""
-        self.compose("--profile", "demo", "down", "--volumes", "--timeout", "30")
+        self.compose("--profile", "*", "down", "--volumes", "--timeout", "30")
 
     def beside(self, project: str, **settings: str) -> Stack:
         """Return another project of the same images, on ports of its own."""
@@ -97,6 +97,7 @@ def running(folder: Path) -> Iterator[Stack]:
             {
                 **images,
                 **free_ports(),
+                "COMPOSE_PROFILES": "store,watch",
                 "CACHETIER_IMAGE": "cachetier-acceptance/cachetier",
                 "CACHETIER_SCRAPE_TOKEN": secrets.token_urlsafe(32),
                 "CACHETIER_CAPACITY": "1GiB",

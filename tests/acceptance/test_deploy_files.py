@@ -76,7 +76,7 @@ def test_the_example_environment_fills_in_variables_of_the_compose_file() -> Non
     example = (DEPLOY / "env.example").read_text(encoding="utf-8")
     named = set(re.findall(r"^#?([A-Z_0-9]+)=", example, re.MULTILINE))
 
-    assert required <= named <= known
+    assert required <= named <= {*known, "COMPOSE_PROFILES", "COMPOSE_PROJECT_NAME"}
 
 
 def test_a_missing_secret_is_asked_for_once_and_says_what_to_do() -> None:
@@ -93,7 +93,21 @@ def test_every_published_port_is_on_the_loopback_of_the_host() -> None:
 
     published = [name for name, of_service in ports.items() if of_service]
     assert published == ["cachetier", "seaweedfs", "prometheus", "grafana"]
-    assert all(port.startswith("127.0.0.1:") for of in ports.values() for port in of)
+    assert all(interpolated(port).startswith("127.0.0.1:") for of in ports.values() for port in of)
+
+
+def test_a_node_whose_bucket_is_elsewhere_runs_the_service_alone() -> None:
+    alone = [name for name, service in SERVICES.items() if "profiles" not in service]
+    example = (DEPLOY / "env.example").read_text(encoding="utf-8")
+
+    assert alone == ["cachetier"]
+    assert not any(need["required"] for need in SERVICES["cachetier"]["depends_on"].values())
+    assert "\nCOMPOSE_PROFILES=store,watch\n" in example  # the first node has all of it
+
+
+def test_a_node_has_the_name_that_its_settings_give_it_and_not_one_of_the_container() -> None:
+    assert SERVICES["cachetier"]["hostname"] == "${CACHETIER_NODE:-}"
+    assert "\nCACHETIER_NODE=\n" in (DEPLOY / "env.example").read_text(encoding="utf-8")
 
 
 def test_every_image_is_pinned_to_a_version() -> None:

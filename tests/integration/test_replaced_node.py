@@ -183,6 +183,7 @@ def test_verify_reads_all_and_keeps_nothing(replaced: Node, http: bool) -> None:
     assert replaced.service.store.space.used_bytes == used_bytes
     said = Outcome(replaced, "verify", RUN, "3").out
     assert "4 shards, 18.0 MB (2 on this node, 2 in S3): all are good" in said
+    assert Outcome(replaced, "verify", RUN).out == said  # the newest, as `restore` takes it
 
 
 def test_verify_names_each_shard_without_a_good_copy(place: Site, replaced: Node) -> None:
@@ -191,6 +192,19 @@ def test_verify_names_each_shard_without_a_good_copy(place: Site, replaced: Node
     assert (bad.code, [each["name"] for each in bad.json["bad"]]) == (5, ["large-0"])
     assert "large-0 (rank 0):" in Outcome(replaced, "verify", RUN, "2").err
     assert Outcome(replaced, "verify", RUN, "9").code == 1
+
+
+def test_a_flush_says_so_where_a_step_waits_for_a_rank_that_is_lost(replaced: Node) -> None:
+    part: dict[str, Any] = {"rank": 0, "world_size": 2, "save_id": "half"}
+    with replaced.client.checkpoint(RUN, 4, **part) as checkpoint:
+        checkpoint.put(SMALL, "small-0")
+
+    half = Outcome(replaced, "flush", "--run", RUN, "--step", "4")
+
+    assert half.code == 0  # this node has done its part
+    assert f"All that this node has of {RUN}/4 is in S3. The step is not durable" in half.out
+    whole = Outcome(replaced, "flush", "--run", RUN, "--step", "3")
+    assert whole.out == "Everything asked for is durable.\n"
 
 
 def test_a_client_hears_how_much_is_elsewhere(replaced: Node) -> None:

@@ -86,25 +86,29 @@ def verdict(
         hint = f"Call again when the bucket answers; {IGNORE}=1 starts one job all the same."
         return None if found or ignored else RemoteUnavailableError(text, hint=hint, run=run)
     for each in newer[:NAMED_STEPS]:
-        warn_once(f"{_described(each)}. {_advice(each)}")
+        warn_once(f"{described(each)}. {advice(each)}")
     for each in newer:
         if each.is_whole and len(each.ranks_here) < each.world_size:
             if not ignored:
-                hint = f"{_advice(each)} {IGNORE}=1 starts one job without it."
-                return UnflushedStepsError(_described(each), hint=hint, run=run, step=each.step)
+                hint = f"{advice(each)} {IGNORE}=1 starts one job without it."
+                return UnflushedStepsError(described(each), hint=hint, run=run, step=each.step)
             log.warning("%s is set: going on without step %d", IGNORE, each.step)
             break
     return None
 
 
-def _described(each: UnflushedStep) -> str:
+def described(each: UnflushedStep) -> str:
+    """Say which part of a step is on which nodes."""
     whole = "all of it" if each.is_whole else f"{len(each.ranks)} of {each.world_size} ranks"
     nodes, more = ", ".join(each.nodes[:NAMED_NODES]), len(each.nodes) - NAMED_NODES
     others = f" and {more} more" if more > 0 else ""
     return f"step {each.step} of run {each.run} ({whole}) is on {nodes}{others}, and not durable"
 
 
-def _advice(each: UnflushedStep) -> str:
-    flush = f"cachetier flush --run {each.run} --step {each.step}"
-    gone = f"cachetier forget {each.nodes[0]} {each.run}"
-    return f"Run `{flush}` there; if a node will not return: `{gone}`."
+def advice(each: UnflushedStep) -> str:
+    """Say what to do about it, as a person would run it."""
+    node = each.nodes[0] if len(each.nodes) == 1 else "NODE"
+    gone = f"if a node will not return: `cachetier forget {node} {each.run}`."
+    if not each.is_whole:
+        return f"No node says that it has the rest, without which it is no step; {gone}"
+    return f"Run `cachetier flush --run {each.run} --step {each.step}` there; {gone}"

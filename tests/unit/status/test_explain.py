@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from cachetier_client import ShardInfo, StepInfo
+from cachetier_client.results import UnflushedStep
 
 from cachetier.status.explain import Explanation, explain, explain_unknown
 
@@ -175,3 +176,18 @@ def test_a_step_that_nobody_knows_names_those_that_there_are() -> None:
     gap = explain_unknown("train", 12, [10, 11, 20])
     assert "The nearest that there is, is 11; the newest is 20." in text(gap)
     assert "cachetier ls." in explain_unknown("other", 3, []).next_move
+
+
+def test_a_step_that_only_other_nodes_hold_names_them_and_what_to_do() -> None:
+    whole = UnflushedStep("train", 12, "a", 2, (0, 1), ("node-a", "node-c"), ("s1", "s2"))
+    part = UnflushedStep("train", 13, "b", 2, (0,), ("node-a",), ("s1",))
+
+    held = explain_unknown("train", 12, [11], [part, whole])
+    assert (held.state, held.waits_for) == ("unknown", "nodes")
+    assert "step 12 of run train (all of it) is on node-a, node-c" in text(held)
+    assert "`cachetier flush --run train --step 12` there" in held.next_move
+    assert "`cachetier forget NODE train`" in held.next_move  # nobody but a person knows which
+    lost = explain_unknown("train", 13, [11], [part, whole])
+    assert "No node says that it has the rest" in lost.next_move
+    assert "`cachetier forget node-a train`" in lost.next_move
+    assert "flush" not in lost.next_move  # no flush brings the rest
