@@ -182,6 +182,10 @@ def work(client: Client) -> None:
         client.wait(RUN, 1, "durable", **brief)
     with contextlib.suppress(CachetierClientError):
         client.flush(RUN, 1, **brief)
+    with contextlib.suppress(CachetierClientError):  # no remote has it yet
+        client.restore_step(RUN, 1, ranks=[0], **brief)
+    client.steps_elsewhere(RUN, **quick)
+    client.check_shard(RUN, 1, "a/large", **quick)
     client.pin(RUN, 1, **quick)
     client.pins(**quick)
     client.unpin(RUN, 1, **quick)
