@@ -57,6 +57,7 @@ def test_what_is_recorded_is_taken_when_it_is_played_back(
     never |= {"token_revoke", "DELETE v1/tokens/00000000"}
     never |= {"objects", "s3_key_create", "s3_settle"}  # it has no S3 door
     never |= {"forget", "POST v1/forget"}  # there is no other node
+    never |= {"restore_step", "POST v1/restore"}  # nor anything at a remote
     for door in DOORS:
         with serving(token=TOKEN) as served:
             url = served.unix_url if door == "unix" else str(served.service.url)
