@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -30,11 +31,12 @@ from tests.mutants.sample import (
     Mutants,
     Result,
     draw,
-    judged,
+    kept,
     killed_share,
     read,
     write,
 )
+from tests.mutants.sites import Mutant
 from tests.mutants.worker import TIMEOUT, Worker
 
 ROOT = Path(__file__).parents[2]
@@ -45,13 +47,14 @@ IMPORT_SECONDS = 120.0  # for what no test has a part in, on a machine that othe
 class Run:
     """One repetition: mutants of the sample, shared among workers."""
 
-    def __init__(self, results: list[Result], accept: bool, deadline: float) -> None:
+    def __init__(self, results: list[Result], options: argparse.Namespace) -> None:
         self.results = results
         self.mutants = Mutants(ROOT)
         self.lines = LineMap()
         self.repeated: list[tuple[Result, Result]] = []  # as it was written down, as it is now
-        self._accept = accept
-        self._deadline = deadline
+        self._accept: bool = options.accept
+        self._most: float = options.seconds
+        self._deadline = time.monotonic() + options.minutes * 60
         self._writing = threading.Lock()
         self._todo: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -68,19 +71,26 @@ class Run:
     def _work(self) -> None:
         worker = Worker(ROOT, line_map.FIXED)
         try:
+            for test in list(self.lines.costs)[:1]:
+                if worker.failures([test], IMPORT_SECONDS):
+                    raise RuntimeError(f"{test} fails without a mutant")
             while time.monotonic() < self._deadline:
                 try:
                     number = self._todo.get_nowait()
                 except queue.Empty:
                     return
-                self._keep(number, *self._outcome(self.results[number], worker))
+                self._keep(number, self._repeat(self.results[number], worker))
         finally:
             worker.close()
 
-    def _outcome(self, result: Result, worker: Worker) -> tuple[str, str]:
+    def _repeat(self, result: Result, worker: Worker) -> Result:
         mutant = self.mutants.find(result)
         if mutant is None:
-            return GONE, ""
+            return replace(result, outcome=GONE, by="")
+        outcome, by = self._outcome(result, mutant, worker)
+        return Result(mutant.site, mutant.change, outcome, by)
+
+    def _outcome(self, result: Result, mutant: Mutant, worker: Worker) -> tuple[str, str]:
         with worker.mutated(mutant):
             if result.outcome == KILLED and result.by != TIMEOUT:
                 by = worker.first_failure([result.by], LIKELY_KILLS_SECONDS)
@@ -89,26 +99,25 @@ class Run:
             tests = self.lines.tests_of(mutant.site, self.mutants.texts)
             if not tests:
                 return (SURVIVED, "no test runs it") if self.lines else (NOT_RUN, "")
-            for batch in batches(mutant.site.path, tests, self.lines.costs):
+            for batch in batches(mutant.site.path, tests, self.lines.costs, self._most):
                 seconds = IMPORT_SECONDS + 8 * sum(self.lines.costs[test] for test in batch)
                 by = worker.first_failure(batch, seconds)
                 if by:
                     return KILLED, by
         return SURVIVED, "gap"
 
-    def _keep(self, number: int, outcome: str, by: str) -> None:
+    def _keep(self, number: int, now: Result) -> None:
         with self._writing:
             before = self.results[number]
-            now = Result(before.site, before.change, outcome, by)
             self.repeated.append((before, now))
-            self.results[number] = judged(before, outcome, by, accept=self._accept)
+            self.results[number] = kept(before, now, accept=self._accept)
             write(self.results)
-            typer.echo(f"{len(self.repeated):4} {outcome:9} {_named(before)}  {by}")
+            typer.echo(f"{len(self.repeated):4} {now.outcome:9} {_named(now)}  {now.by}")
 
-    def forget_false_kills(self) -> None:
-        """Take back what new killers said that fail without a mutant, too."""
-        new = {now.by for before, now in self.repeated if _is_kill(now) and not _is_kill(before)}
-        killers = sorted(new - {TIMEOUT})
+    def forget_false_kills(self, *, known: bool) -> None:
+        """Take back what killers said that fail without a mutant, too; `known` ones or the new."""
+        pairs = [(NOT_RUN, each) for each in self.results] if known else self._news()
+        killers = sorted({now.by for was, now in pairs if KILLED == now.outcome != was} - {TIMEOUT})
         worker = Worker(ROOT, line_map.FIXED)
         try:
             false = worker.failures(killers, 1800.0)
@@ -120,9 +129,8 @@ class Run:
                 self.results[number] = Result(result.site, result.change)
         write(self.results)
 
-
-def _is_kill(result: Result) -> bool:
-    return result.outcome == KILLED
+    def _news(self) -> list[tuple[str, Result]]:
+        return [(before.outcome, now) for before, now in self.repeated]
 
 
 def _named(result: Result) -> str:
@@ -170,6 +178,8 @@ def main() -> int:
     parser.add_argument("--accept", action="store_true", help="write down what survives now")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=1e6, help="begin none after this")
+    parser.add_argument("--seconds", type=float, default=240.0, help="of tests for a survivor")
+    parser.add_argument("--killers", action="store_true", help="try killers without a mutant")
     parser.add_argument("--map", nargs="*", metavar="PART", help="gather the map of lines anew")
     parser.add_argument("--draw", action="store_true", help="draw the sample anew")
     options = parser.parse_args()
@@ -183,11 +193,14 @@ def main() -> int:
     if not SAMPLE.exists():
         typer.echo("there is no sample: draw one with --draw", err=True)
         return 2
-    run = Run(read(), options.accept, time.monotonic() + options.minutes * 60)
+    run = Run(read(), options)
+    if options.killers:
+        run.forget_false_kills(known=True)
+        return 0
     if not run.lines:
         typer.echo("There is no map of lines: only known killers run. ARGS=--map gathers one.")
     run.over(_chosen(run.results, options), options.workers)
-    run.forget_false_kills()
+    run.forget_false_kills(known=False)
     return _report(run)
 
 

@@ -178,10 +178,10 @@ def killed_share(results: Iterable[Result]) -> float:
     return outcomes.count(KILLED) / len(outcomes) if outcomes else 1.0
 
 
-def judged(before: Result, outcome: str, by: str, *, accept: bool = False) -> Result:
-    """Return the result to keep: a killed mutant stays killed, unless `accept` is set."""
-    if before.outcome == KILLED and outcome != KILLED and not accept:
+def kept(before: Result, now: Result, *, accept: bool = False) -> Result:
+    """Return what to write down of a mutant: a killed one stays killed, unless `accept` is set."""
+    if before.outcome == KILLED and now.outcome != KILLED and not accept:
         return before
-    if before.outcome == SURVIVED and outcome == SURVIVED:
-        return before  # with the reason that somebody wrote
-    return replace(before, outcome=outcome, by=by)
+    if before.outcome == SURVIVED and now.outcome == SURVIVED:
+        return replace(now, by=before.by)  # the reason that somebody wrote
+    return now

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
+import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.mutants.sites import Mutant
@@ -19,9 +21,10 @@ from tests.mutants.sites import Mutant
 NOT_COPIED = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"
 )
+WARM = Path(__file__).with_name("warm.py")
 TIMEOUT = "timeout"
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
-ALL_PASSED, SOME_FAILED, INTERRUPTED, NO_SUCH_TEST, NO_TEST = 0, 1, 2, 4, 5
+ALL_PASSED, NO_TEST = 0, 5
 
 
 class Worker:
@@ -35,9 +38,20 @@ class Worker:
         if (root / ".venv").exists():
             (self.tree / ".venv").symlink_to((root / ".venv").resolve())
         paths = os.pathsep.join([os.fspath(self.tree), os.fspath(self.tree / "client")])
-        self._environment = {**os.environ, **environment, "PYTHONPATH": paths}
+        self._warm = subprocess.Popen(
+            [sys.executable, os.fspath(WARM)],
+            cwd=self.tree,
+            env={**os.environ, **environment, "PYTHONPATH": paths},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
 
     def close(self) -> None:
+        assert self._warm.stdin is not None and self._warm.stdout is not None
+        self._warm.stdin.close()
+        self._warm.wait()
+        self._warm.stdout.close()
         shutil.rmtree(self.place, ignore_errors=True)
 
     @contextmanager
@@ -66,42 +80,37 @@ class Worker:
         code, output = self._pytest(["-x", *tests], seconds)
         if code is None:
             return TIMEOUT
-        if code in (ALL_PASSED, NO_TEST, NO_SUCH_TEST):
-            return ""
         failed = FAILED.findall(output)
-        if not failed:
-            return tests[0]  # the process ended on its own
-        return str(failed[0])
+        if failed:
+            return str(failed[0])
+        if code in (ALL_PASSED, NO_TEST) or "ERROR: not found" in output:
+            return ""
+        return f"{tests[0].partition('::')[0]}: pytest ends with {code}"
 
     def failures(self, tests: Sequence[str], seconds: float) -> set[str]:
         """Run all of the tests, and return which failed."""
-        return set(FAILED.findall(self._pytest(tests, seconds)[1])) if tests else set()
+        if not tests:
+            return set()
+        code, output = self._pytest(tests, seconds)
+        failed = set(FAILED.findall(output))
+        if code != ALL_PASSED and not failed:
+            raise RuntimeError(f"pytest ends with {code}: {output[-2000:]}")
+        return failed
 
     def _pytest(self, arguments: Sequence[str], seconds: float) -> tuple[int | None, str]:
         """Return exit code and output; None as the code if it took too long."""
-        command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "--timeout=90"]
-        command += ["-p", "no:cacheprovider", f"--basetemp={self.place / 'b'}", *arguments]
-        process = subprocess.Popen(
-            command,
-            cwd=self.tree,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=seconds)
-            return process.returncode, output
-        except subprocess.TimeoutExpired:
-            return None, ""
-        finally:
-            self._end(process)
-
-    def _end(self, process: subprocess.Popen[str]) -> None:
-        """End the process and those that it left behind."""
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
+        output = self.place / "output"
+        options = ["-q", "--tb=no", "-rfE", "--timeout=90", "-p", "no:cacheprovider"]
+        options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # of plugins, by `warm`
+        options.append(f"--basetemp={self.place / 'b'}")
+        run = {"arguments": [*options, *arguments], "output": os.fspath(output)}
+        asked, answers = self._warm.stdin, self._warm.stdout
+        assert asked is not None and answers is not None
+        asked.write(f"{json.dumps(run)}\n".encode())
+        asked.flush()
+        process = int(answers.readline())
+        in_time = bool(select.select([answers], [], [], seconds)[0])
+        with suppress(ProcessLookupError):  # it, or what it left behind
+            os.killpg(process, signal.SIGKILL)
+        code = int(answers.readline())
+        return code if in_time else None, output.read_text(encoding="utf-8", errors="replace")

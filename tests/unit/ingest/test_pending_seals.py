@@ -37,6 +37,7 @@ from cachetier.local.catalog import drain_writes, puts, queries
 from cachetier.model.checkpoint import PartState, SaveState
 from cachetier.model.lifecycle import ShardState
 from tests.fakes.fake_clock import FakeClock
+from tests.stateful.invariants import judge_bytes
 from tests.stateful.node import Node
 
 IDS = SaveIds("run", 1, "save", 1, 2)
@@ -155,11 +156,12 @@ def test_a_part_that_is_partly_in_the_bucket_is_sealed_whole(past: Past) -> None
     assert past.seals.look() == 0
 
 
+@pytest.mark.parametrize("never_heard_of", [b"few", bytes(1 << 17)])
 def test_other_bytes_of_a_put_without_an_answer_give_way_to_those_in_the_bucket(
-    past: Past,
+    past: Past, never_heard_of: bytes
 ) -> None:
     past.node.put(IDS, "here", HERE)
-    past.node.put(IDS, "there", b"the client never heard of these")
+    past.node.put(IDS, "there", never_heard_of)
     past.claim()
     past.put_there()
     past.leave()
@@ -169,6 +171,7 @@ def test_other_bytes_of_a_put_without_an_answer_give_way_to_those_in_the_bucket(
     shard = past.node.store.read(lambda sql: queries.visible_shard(sql, "run", 1, "there"))
     assert shard is not None
     assert shard.content.digest == digest_of(THERE)
+    judge_bytes(past.node)
 
 
 def test_a_reader_finds_the_old_or_the_new_bytes_of_a_shard_while_they_change(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.local.catalog import deletes, queries
+from cachetier.local.catalog import deletes, drain_writes, queries
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.levels import Level
 from cachetier.model.policy import Policy
@@ -85,6 +85,20 @@ def test_of_local_only_steps_the_newest_stay_and_the_others_are_told(make: MakeN
     assert [view.step for view in node.checkpoints.steps("run")] == [3, 4]
     assert latest(node, Level.LOCAL) == 4
     assert node.store.read(queries.totals).local_only.declared_steps == 4
+
+
+def test_a_step_that_is_removed_for_room_stays_in_the_bucket(make: MakeNode) -> None:
+    node = make(Policy(durable_every=100))
+    for step in (1, 2):
+        save_step(node, step)
+    first = node.store.read(lambda sql: queries.saves_of(sql, "run", 1))[0]
+    node.store.write(drain_writes.record_location, first.number, "1")  # another node went on
+    retention, removed, _ = retention_of(node, 1)
+    retention.trim()
+
+    assert removed == [1]
+    drained = node.store.read(queries.unfinished_saves)
+    assert first.number not in {save.number for save in drained}, "the drain deletes nothing"
 
 
 def test_a_step_that_was_removed_is_gone_for_good_and_says_why(make: MakeNode) -> None:

@@ -145,6 +145,15 @@ def test_while_the_durable_remote_is_cut_off_a_step_is_known_as_replicated(world
     assert (found.manifest.step, found.durable) == (1, False)
 
 
+@pytest.mark.parametrize("looks", [1, 2])  # at first it is not yet known to be out of reach
+def test_the_steps_of_a_replica_are_a_list_that_ends_though_another_remote_is_cut_off(
+    world: World, looks: int
+) -> None:
+    world.far.go_down()
+    for _ in range(looks):
+        assert [each.manifest.step for each in world.restore.published.steps("run")] == [1]
+
+
 def test_a_step_known_as_replicated_is_published_once_the_durable_remote_says_so(
     world: World, clock: FakeClock
 ) -> None:

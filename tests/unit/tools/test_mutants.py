@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -182,11 +183,12 @@ def test_the_tests_of_the_nearest_module_run_first() -> None:
 
 
 def test_a_killed_mutant_that_survives_is_written_down_only_when_accepted() -> None:
-    site = Site("a.py", "f", "a()", "dropped")
-    killed = Result(site, "", KILLED, "tests/a.py::test")
-    assert sample.judged(killed, SURVIVED, "gap") == killed
-    assert sample.judged(killed, SURVIVED, "gap", accept=True).outcome == SURVIVED
-    kept = Result(site, "", SURVIVED, "equivalent: both are the same")
-    assert sample.judged(kept, SURVIVED, "gap") == kept
-    assert sample.killed_share([killed, kept]) == 1.0
-    assert sample.killed_share([killed, Result(site, "", SURVIVED, "gap")]) == 0.5
+    killed = Result(Site("a.py", "f", "a()", "dropped"), "", KILLED, "tests/a.py::test")
+    survived = replace(killed, outcome=SURVIVED, by="gap")
+    assert sample.kept(killed, survived) == killed
+    assert sample.kept(killed, survived, accept=True) == survived
+    explained = replace(survived, by="equivalent: both are the same")
+    moved = replace(survived, site=replace(killed.site, path="b.py"))
+    assert sample.kept(explained, moved) == replace(moved, by=explained.by)
+    assert sample.killed_share([killed, explained]) == 1.0
+    assert sample.killed_share([killed, survived]) == 0.5

@@ -9,6 +9,8 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.schedule.tasks import TaskKind
+from cachetier.local.catalog import drain_writes
+from cachetier.model.levels import Level
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.evict import Evictor
 from cachetier.remote.bucket import Remote
@@ -50,3 +52,20 @@ def test_a_step_that_is_published_is_not_published_again_before_what_it_lacks_is
 
     assert remote.head("tier/run/1/rank-1") is not None
     assert kinds.count(TaskKind.PUBLISH) <= 1
+
+
+def test_a_published_step_that_lost_a_shard_is_not_durable_until_it_is_sent_again(
+    node: Node, clock: FakeClock
+) -> None:
+    ids = SaveIds("run", 1, "save", 0, 1)
+    node.put(ids, "rank-0", b"bytes")
+    node.checkpoints.seal(ids, 1)
+    clock.advance(60.0)
+    node.real_drain.drain_all()
+    assert Level.DURABLE in node.checkpoints.step("run", 1)[0].levels
+
+    node.store.write(drain_writes.record_lost, node.rows()[0].version, DURABLE)
+    assert node.checkpoints.step("run", 1)[0].levels == (Level.LOCAL,)
+
+    node.real_drain.drain_all()
+    assert Level.DURABLE in node.checkpoints.step("run", 1)[0].levels

@@ -14,11 +14,13 @@ from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.target import (
+    RANGE_BYTES,
     ConflictError,
     RefusedKeyError,
     StrayObjectError,
     UploadTarget,
     frames_read_back,
+    is_verified,
     look,
     noticing_blocked,
 )
@@ -159,3 +161,16 @@ def test_a_key_that_a_store_cannot_give_is_told_from_a_store_that_is_away(
         store.put(key, b"x", digest=digest_of(b"x"))
     with pytest.raises(expected), noticing_blocked(store, "model"):
         raise TransientError("it fails", remote_status=status or None)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, RANGE_BYTES, RANGE_BYTES + 5])
+def test_an_object_without_a_digest_is_verified_by_reading_all_of_it(size_bytes: int) -> None:
+    store, body = MemoryObjectStore(keeps_digests=False), noise(size_bytes, 1)
+    lend = Buffers().lend
+    info = store.put("key", body, digest=digest_of(body))
+    assert is_verified(store, info, size_bytes, digest_of(body), lend)
+    assert not is_verified(store, info, size_bytes + 1, digest_of(body), lend)
+    for at in sorted({0, size_bytes - 1} if size_bytes else ()):
+        wrong = changed(body, at)
+        info = store.put("key", wrong, digest=digest_of(wrong))
+        assert not is_verified(store, info, size_bytes, digest_of(body), lend), at

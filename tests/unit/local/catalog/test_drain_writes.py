@@ -50,6 +50,21 @@ def test_an_upload_is_found_again_with_its_finished_parts(store: Store) -> None:
     assert (progress.upload_id, progress.part_bytes, progress.parts) == ("upload", 16, (part,))
 
 
+def test_an_upload_has_the_parts_of_its_own_shard_and_remote_alone(store: Store) -> None:
+    first, second = put(store), put(store, ids=SaveIds("run", 2, "save-1", 0, 1))
+    uploads = {(each.version, remote) for each in (first, second) for remote in ("far", "near")}
+    for version, remote in uploads:
+        of = f"{version} {remote}"
+        store.write(drain_writes.begin_upload, version, remote, of, 16)
+        part = FinishedUploadPart(1, of, 16, 0xAB, 0, 16)
+        store.write(drain_writes.record_parts, version, remote, [part])
+
+    for version, remote in uploads:
+        progress = store.read(queries.progress_of, version, remote)
+        assert progress.upload_id == f"{version} {remote}"
+        assert [part.etag for part in progress.parts] == [f"{version} {remote}"]
+
+
 def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(store: Store) -> None:
     shard = put(store)
     store.write(drain_writes.begin_upload, shard.version, "r", "upload", 16, Codec.ZSTD)

@@ -8,6 +8,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import CatalogDamagedError, ConditionError, NoSuchKeyError
 from cachetier.local.catalog import object_writes, objects
 from cachetier.local.catalog.object_writes import (
+    NEVER_THERE,
     UNCONDITIONAL,
     CommittedObject,
     Condition,
@@ -18,7 +19,15 @@ from cachetier.local.catalog.object_writes import (
 from cachetier.local.catalog.records import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.objects import Head, ObjectState, ObjectVersion, may_show
+from cachetier.model.objects import (
+    Head,
+    ObjectState,
+    ObjectVersion,
+    may_show,
+    piece_name,
+    placed_piece,
+    upload_piece_name,
+)
 from cachetier.model.shard import Shard
 from tests.stateful.node import content_of
 
@@ -217,6 +226,21 @@ def test_of_a_key_that_is_not_known_here_the_look_into_the_bucket_counts(store: 
     assert current(store, "b").base == ""
 
 
+@pytest.mark.parametrize(
+    ("condition", "base"), [(Condition(if_match="*"), NEVER_THERE), (UNCONDITIONAL, None)]
+)
+def test_a_put_on_condition_of_what_never_was_shown_meets_nothing_in_the_bucket(
+    store: Store, condition: Condition, base: str | None
+) -> None:
+    first = put(store, "a", b"1").version
+    put(store, "a", b"22", condition)
+
+    gone = store.write(object_writes.record_superseded, first, "another node's is newer", 1.0)
+    store.drop(gone)
+
+    assert current(store, "a").base == base
+
+
 def test_a_page_has_the_newest_version_of_each_key_that_waits_in_the_order_of_bytes(
     store: Store,
 ) -> None:
@@ -303,3 +327,9 @@ def test_every_mount_has_versions_of_its_own(store: Store) -> None:
         "other"
     ]
     assert sorted(store.read(objects.mount_saves)) == [RUN, "s3:other"]
+
+
+@pytest.mark.parametrize("version", [1, 16, 255, 2**40])
+def test_the_name_of_a_piece_says_of_which_version_it_is(version: int) -> None:
+    assert placed_piece(piece_name(version, 12)) == (version, 12)
+    assert placed_piece(upload_piece_name("a1", 12)) is None
