@@ -76,12 +76,12 @@ def test_one_folder_or_file_asks_for_no_other_steps(
 def test_a_walk_asks_once_what_there_is(
     fs: CachetierFileSystem, client: Client, asked: Asked
 ) -> None:
+    began_at = time.monotonic()
     published(fs, client, range(1, 9))
     asked.clear()
-    began_at = time.monotonic()
 
     assert len(fs.find("run")) == 16
-    # What is known is asked again once it is old, as on a machine where a walk takes so long.
+    # What is known is asked again once it is old, as on a machine where saves take so long.
     times = 1 + int((time.monotonic() - began_at) / FRESH_SECONDS)
     assert 1 <= asked["steps"] <= times and 1 <= asked["branches"] <= times
     assert 8 <= asked["manifest"] <= 8 * times

@@ -90,7 +90,7 @@ def test_beside_the_running_service_it_looks_and_does_not_repair(site: Site) -> 
         result = site.fsck("--json", "--data")
         assert (result.exit_code, json.loads(result.stdout)["online"]) == (0, True)
         refused = site.fsck("--repair")
-    assert refused.exit_code == 1
+    assert refused.exit_code == 2
     assert "Stop it to repair" in refused.stderr
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any, assert_never
 
+import msgspec
 from cachetier_client.bucket_format.stored import Content, Stored
 
 from cachetier.drain import messages
@@ -101,6 +102,8 @@ class SaveReports:
     def _ended(self, request: messages.SaveEnded) -> None:
         number, state = request.save, request.state
         save = self._context.save(number)
+        if state is SaveState.SUPERSEDED and self._is_replaced_here(save):
+            request = msgspec.structs.replace(request, message="")
         incident = _incident_of_end(save, state, request.message)
         outcome = self._remote_state.ended(number, state, incident, self._context.clock.now())
         self._store.drop(outcome.removed)
@@ -110,6 +113,15 @@ class SaveReports:
         if outcome.news:
             self._tell_end(save, request)
         self._context.announce()
+
+    def _is_replaced_here(self, save: Save) -> bool:
+        """Return whether the step was saved again here: who did that knows, and nothing is wrong.
+
+        The newer save may be published by a report that comes after this one.
+        """
+        saves = self._store.read(queries.saves_of, save.run, save.step)
+        newer = [each for each in saves if each.number > save.number]
+        return any(sealed_here(self._store.read(queries.parts_of, each.number)) for each in newer)
 
     def _removed(self, request: messages.SaveRemoved) -> None:
         save = self._remote_state.save(request.save)

@@ -11,6 +11,7 @@ from cachetier.drain.messages import (
     PartPage,
     PartWritten,
     ReadPart,
+    SaveEnded,
     SaveFollowed,
     SaveLocated,
     SaveNotReady,
@@ -22,7 +23,7 @@ from cachetier.drain.serve import save_reports
 from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.drain.serve.save_reports import PUBLISH_UNSEALED_SECONDS
 from cachetier.errors import NotFoundError
-from cachetier.local.catalog import replica_writes
+from cachetier.local.catalog import queries, replica_writes
 from cachetier.model.checkpoint import SaveState
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.fake_drain import REMOTE
@@ -131,3 +132,24 @@ def test_a_part_that_waits_for_rank_0_is_released_by_a_replica_that_saw_it_seal(
     near.answer(SaveFollowed(1))
 
     assert [part.final for part in near.context.remote_state.parts(1)] == [True]
+
+
+@pytest.mark.parametrize("again_here", [True, False])
+def test_a_save_that_was_superseded_is_an_incident_unless_the_step_was_saved_again_here(
+    serve: Answering, again_here: bool
+) -> None:
+    alone = SaveIds("run", 1, "save", 0, 1)
+    serve.node.put(alone, "a", DATA)
+    serve.node.checkpoints.seal(alone, 1)
+    again = SaveIds("run", 1, "again", 0, 1, overwrite=True)
+    if again_here:
+        serve.node.put(again, "a", DATA)
+        serve.node.checkpoints.seal(again, 1)
+
+    message = "save save of step 1 is superseded: the newer save again is published"
+    serve.answer(SaveEnded(1, SaveState.SUPERSEDED, message, 1.0))
+
+    saves = serve.node.store.read(queries.saves_of, "run", 1)
+    assert saves[0].state is SaveState.SUPERSEDED
+    told = [each.message for each in serve.incidents()]
+    assert told == ([] if again_here else [message])
