@@ -1,0 +1,177 @@
+"""Three nodes by compose, as docs/walkthrough.md has it: upgraded under a job, lost, replaced."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from cachetier_client import Client
+
+from tests.acceptance.stack import Stack, eventually, free_ports
+
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.xdist_group("docker"),
+    pytest.mark.timeout(900),
+]
+
+RUN = "walk"
+OWNER = 10001
+
+
+@dataclass
+class Nodes:
+    """Projects of one bucket, each with a socket that ranks on the host reach."""
+
+    stack: Stack
+    folder: Path
+    bridge: str
+    s3_port: str = field(default_factory=lambda: free_ports()["SEAWEEDFS_S3_PORT"])
+    running: dict[str, Stack] = field(default_factory=dict)
+
+    def start(self, name: str, *, profiles: str = "", **settings: str) -> None:
+        sockets = self.folder / name
+        sockets.mkdir(mode=0o755)
+        os.chown(sockets, OWNER, OWNER)
+        node = self.stack.beside(
+            f"acceptance-{name}",
+            COMPOSE_PROFILES=profiles,
+            CACHETIER_NODE=name,
+            CACHETIER_SOCKET_DIR=str(sockets),
+            CACHETIER_ALLOWED_UIDS=str(os.getuid()),
+            CACHETIER_REMOTE_ENDPOINT=f"http://{self.bridge}:{self.s3_port}",
+            **settings,
+        )
+        self.running[name] = node
+        node.up()
+
+    def client(self, name: str) -> Client:
+        return Client(f"unix://{self.folder}/{name}/cachetier.sock", fallback="wait")
+
+    def verb(self, name: str, *arguments: str) -> str:
+        return self.running[name].compose("exec", "-T", "cachetier", "cachetier", *arguments)
+
+    def save(self, step: int, *names: str) -> None:
+        """Save a step of one rank on each node."""
+        for rank, name in enumerate(names):
+            with (
+                self.client(name) as client,
+                client.checkpoint(
+                    RUN, step, rank=rank, world_size=len(names), save_id=f"s{step}"
+                ) as part,
+            ):
+                part.put(shard_of(step, rank), f"rank-{rank}")
+
+
+@pytest.fixture
+def nodes(stack: Stack) -> Iterator[Nodes]:
+    described = json.loads(stack.docker.run("network", "inspect", "bridge"))
+    subnet = ipaddress.ip_network(described[0]["IPAM"]["Config"][0]["Subnet"])
+    folder = Path(tempfile.mkdtemp(prefix="ct-"))  # a socket's path is short
+    folder.chmod(0o755)
+    made = Nodes(stack, folder, str(next(subnet.hosts())))
+    try:
+        store = {"SEAWEEDFS_ADDRESS": made.bridge, "SEAWEEDFS_S3_PORT": made.s3_port}
+        made.start("node-a", profiles="store", **store)
+        made.start("node-b")
+        made.start("node-c")
+        yield made
+    finally:
+        for node in made.running.values():
+            node.down()
+        shutil.rmtree(folder)
+
+
+def test_a_node_is_upgraded_under_a_job_and_another_is_lost_and_replaced(nodes: Nodes) -> None:
+    job = Job(nodes, "node-a", "node-b", "node-c")
+    job.until(2)
+    for name in job.names:
+        upgrade(nodes, name)
+        job.until(job.saved + 1)
+    last = job.end()
+
+    with nodes.client("node-a") as client:
+        client.wait(RUN, last, "durable", 60)
+    nodes.running["node-a"].compose("pause", "seaweedfs")
+    nodes.save(last + 1, *job.names)  # on the nodes alone
+    nodes.running.pop("node-c").down()  # its volume too
+    nodes.running["node-a"].compose("unpause", "seaweedfs")
+
+    nodes.start("node-d")
+    eventually(lambda: "nothing dirty" in nodes.verb("node-a", "status"))
+    assert nodes.verb("node-d", "ls", RUN) == ""  # none is here
+    assert nodes.verb("node-d", "latest", RUN).split() == [str(last)]
+    assert "3 shards" in nodes.verb("node-d", "verify", RUN)
+    for name in ("node-a", "node-b", "node-d"):
+        nodes.verb(name, "restore", RUN)
+
+    nodes.running["node-a"].compose("stop", "seaweedfs")
+    for name in ("node-a", "node-b", "node-d"):
+        with nodes.client(name) as client:
+            for rank in range(3):
+                got = client.get_shard(RUN, last, f"rank-{rank}")
+                assert bytes(got) == shard_of(last, rank)
+    nodes.save(last + 2, "node-a", "node-b", "node-d")  # the job goes on without S3
+    nodes.running["node-a"].compose("start", "seaweedfs")
+    with nodes.client("node-d") as client:
+        assert client.wait(RUN, last + 2, "durable", 120).level == "durable"
+
+
+class Job(threading.Thread):
+    """Saves steps, one after the other, until it is to end."""
+
+    def __init__(self, nodes: Nodes, *names: str) -> None:
+        super().__init__()
+        self.nodes, self.names = nodes, names
+        self.saved, self.failed = 0, ""
+        self._ends = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        try:
+            while not self._ends.is_set():
+                self.nodes.save(self.saved + 1, *self.names)
+                self.saved += 1
+        except Exception as error:
+            self.failed = repr(error)
+
+    def until(self, saved: int) -> None:
+        eventually(lambda: self.saved >= saved or self.failed)
+        assert self.failed == ""
+
+    def end(self) -> int:
+        self._ends.set()
+        self.join()
+        assert self.failed == ""
+        return self.saved
+
+
+def upgrade(nodes: Nodes, name: str) -> None:
+    """Start a node anew with an image of another label."""
+    node = nodes.running[name]
+    old = node.container("cachetier")
+    image = f"{node.settings['CACHETIER_IMAGE']}:next"
+    with suppress(FileExistsError):
+        (nodes.folder / "next").mkdir()
+    (nodes.folder / "next" / "Dockerfile").write_text(f"FROM {old['Image']}\nLABEL next=yes\n")
+    if nodes.stack.docker.run("images", "--quiet", image) == "":
+        nodes.stack.docker.run("build", "--tag", image, str(nodes.folder / "next"))
+    node.settings["CACHETIER_IMAGE"] = image
+    node.up("cachetier")
+    new = node.container("cachetier")
+    assert new["Id"] != old["Id"]
+    assert new["Config"]["Labels"]["next"] == "yes"
+    assert new["Config"]["Hostname"] == old["Config"]["Hostname"] == name
+
+
+def shard_of(step: int, rank: int) -> bytes:
+    return bytes([step % 251, rank]) * (1 << 18)
