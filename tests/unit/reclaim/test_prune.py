@@ -266,3 +266,16 @@ def test_a_save_that_is_pinned_after_it_was_looked_at_stays(node: Node, clock: F
     assert node.store.write(pruning.forget_some, number, clock.now(), 10), "done with it"
 
     assert node.get("run", 1, "a") == b"bytes of it"
+
+
+def test_what_counts_again_when_its_turn_comes_is_not_forgotten(
+    node: Node, clock: FakeClock
+) -> None:
+    ids = SaveIds("run", 1, "open", 0, 1)
+    node.put(ids, "a", b"not yet durable")
+    number = node.rows()[0].save
+    clock.advance(10 * DAY_SECONDS)
+
+    assert node.store.write(pruning.forget_some, number, clock.now(), 10)
+    assert [row.save for row in node.rows()] == [number]
+    assert node.get("run", 1, "a") == b"not yet durable"

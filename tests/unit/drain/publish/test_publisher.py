@@ -558,3 +558,30 @@ def test_uploads_that_stay_though_they_were_aborted_are_swept_again_later(world:
         world.publisher.sweep(save, location, set)
 
     assert asked == [upload] * SWEEPS
+
+
+# --- what documents fix ------------------------------------------------------------------------
+
+
+def test_the_part_of_a_rank_fixes_the_bytes_that_it_lists(world: World) -> None:
+    save = save_of("a", world_size=2)
+    location = world.located(save)
+    assert not world.publisher.is_fixed(save, location, 0, "shard-0", 1)
+    entry = world.put(save, location, "shard-0")
+    world.publisher.write_part(save, location, 0, [entry])
+
+    assert not world.publisher.is_fixed(save, location, 0, "shard-0", digest_of(b"hello"))
+    assert world.publisher.is_fixed(save, location, 0, "shard-0", digest_of(b"other"))
+    assert not world.publisher.is_fixed(save, location, 1, "shard-1", digest_of(b"other"))
+
+
+def test_the_manifest_fixes_the_bytes_of_its_own_save(world: World) -> None:
+    save, without_part = save_of("a"), 9
+    location = world.published(save)
+
+    assert not world.publisher.is_fixed(
+        save, location, without_part, "shard-0", digest_of(b"hello")
+    )
+    assert world.publisher.is_fixed(save, location, without_part, "shard-0", digest_of(b"other"))
+    another = save_of("b")
+    assert not world.publisher.is_fixed(another, "7~b", without_part, "shard-0", 1)

@@ -9,6 +9,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.schedule.scheduler import SaveView
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.snapshot import unfinished
+from cachetier.local.catalog import local_copies
 from cachetier.model.packs import PACKED_UP_TO_BYTES
 from tests.stateful.node import Node
 
@@ -82,3 +83,14 @@ def test_many_small_shards_do_not_hide_a_large_one(node: Node) -> None:
     node.checkpoints.seal(RANKS[0], 2)
 
     assert names(shown(node)) == ["large"]
+
+
+def test_a_sealed_rank_with_damaged_bytes_is_unsound_before_its_part_is_written(
+    node: Node,
+) -> None:
+    node.put(RANKS[0], "damaged", b"bytes")
+    node.checkpoints.seal(RANKS[0], 1)
+    (row,) = node.rows()
+    node.store.write(local_copies.record_damage, row.version, None, 0.0)
+
+    assert shown(node).unsound == {0}

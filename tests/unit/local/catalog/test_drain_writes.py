@@ -10,7 +10,14 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CatalogDamagedError, NotFoundError
-from cachetier.local.catalog import deletes, drain_writes, local_copies, puts, queries
+from cachetier.local.catalog import (
+    deletes,
+    drain_queries,
+    drain_writes,
+    local_copies,
+    puts,
+    queries,
+)
 from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord, NewShard
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
@@ -294,3 +301,22 @@ def test_a_deleted_save_is_unfinished_until_its_objects_are_gone(store: Store) -
     store.write(drain_writes.forget_save, number)
 
     assert store.read(queries.unfinished_saves) == []
+
+
+def test_a_twin_has_the_same_bytes_in_the_same_save(store: Store) -> None:
+    def put_as(name: str, step: int, data: bytes) -> Shard:
+        content = Content(len(data), digest_of(data), (digest_of(data),))
+        new = NewShard(name, 0, content, body=data)
+        ids = SaveIds("run", step, "save-1", 0, 1)
+        shard = store.write(puts.commit_shard, store.policy, ids, new, NOW).shard
+        store.write(drain_writes.record_verified, shard.version, "r", ["r"], NOW)
+        return shard
+
+    put_as("before", 1, b"bytes")
+    shard, _ = put_as("a", 2, b"bytes"), put_as("b", 2, b"other")
+    assert store.read(drain_queries.twin_of, shard, "r") is None
+
+    twin = put_as("c", 2, b"bytes")
+    found = store.read(drain_queries.twin_of, shard, "r")
+    assert found is not None and found.version == twin.version
+    assert store.read(drain_queries.twin_of, shard, "elsewhere") is None

@@ -312,3 +312,24 @@ def test_settings_that_did_not_change_cost_no_write(node: Node) -> None:
     with pytest.raises(FencedError):
         node.store.configure_replicas({"near": False})
     assert two.near.unfinished() == []
+
+
+def test_a_location_at_a_replica_is_that_of_one_save_there(node: Node) -> None:
+    two = Two(node, required=False)
+    two.store.write(replica_writes.configure, {"near": False, "other": False})
+    both = IDS, SaveIds("run", 2, "save", 0, 1)
+    for ids in both:
+        two.save(f"of-{ids.step}", ids)
+
+    two.store.write(replica_writes.record_location, two.number(), "near", "1")
+
+    found = {
+        (ids.step, each.remote): each.location
+        for ids in both
+        for each in two.store.read(replica_queries.replications_of, two.number(ids))
+    }
+    nowhere = {(1, "other"): None, (2, "near"): None, (2, "other"): None}
+    assert found == {(1, "near"): "1", **nowhere}
+    two.store.write(replica_writes.record_location, two.number(), "near", "1~save")
+    (there, _) = two.store.read(replica_queries.replications_of, two.number())
+    assert there.location == "1", "it never changes"
