@@ -114,7 +114,7 @@ house: setup  ## Count lines, small modules and shared names, and what runs on a
 	@$(PY) -m tools.house.limits
 	@$(PY) -m tools.house.costs
 
-golden: setup  ## Play 200 lives and compare what they ask of bucket, disk and SQLite with what is kept (ARGS=--write keeps it)
+golden: setup  ## Play 200 lives and a matrix of faults, and compare what they ask of bucket, disk and SQLite with what is kept (ARGS=--write keeps it)
 	@$(PY) -m tests.oracle.golden $(ARGS)
 
 costs: setup  ## Count syncs, statements, requests, messages and moved bytes of calls (ARGS=--write keeps them)

@@ -1,9 +1,11 @@
-"""What lives of two nodes ask of the bucket, of disks and of SQLite: ``make golden``.
+"""What lives of nodes ask of the bucket, of disks and of SQLite: ``make golden``.
 
-A life of ``tests/stateful/two_nodes.py`` is played by its seed; of each deed is written down which
-requests reach the bucket, in order, with their conditions and how they end, and how many syncs and
-statements it takes. ``lives.json.zst`` keeps that. A restructuring may change none of it, but for
-differences that ``meant.toml`` lists with a reason.
+A life of ``tests/stateful/two_nodes.py`` is played by its seed, and in a matrix of faults a step is
+saved, drained and read while a call of the bucket fails, before or after it took effect, or its
+body is changed on the way. Of each deed is written down which requests reach the bucket, in order,
+with their conditions and how they end, and how many syncs and statements it takes.
+``lives.json.zst`` keeps that. A restructuring may change none of it, but for differences that
+``meant.toml`` lists with a reason.
 
 A life is compared up to its first difference, as it goes on differently then.
 """
@@ -23,8 +25,9 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -32,9 +35,16 @@ from unittest.mock import patch
 
 import apsw
 import zstandard
+from cachetier_client.identity.names import SaveIds
 
+from cachetier.drain.schedule.tasks import Task
+from cachetier.errors import CachetierError
+from cachetier.remote.wrapped import Operation
+from tests.fakes.fake_clock import FakeClock
+from tests.fakes.faulty_store import Fault, FaultMoment, FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful import two_nodes
+from tests.stateful.node import Node
 from tests.stateful.two_nodes import World
 from tests.stateful.unsynced import _UnsyncedFile, unsynced
 
@@ -151,25 +161,97 @@ def played(seed: int) -> list[Deed]:
     return deeds
 
 
+# --- a matrix of faults ---------------------------------------------------------------------------
+
+CHANGING = ("put", "create_upload", "upload_part", "complete_upload")
+WITH_BODY = ("put", "upload_part", "get", "read_into")
+ROUNDS, PAUSE_SECONDS = 12, 100.0
+SHARDS = {"small": 300, "file": 70_000, "parts": 5 << 20}
+
+
+def cells() -> dict[str, Fault]:
+    """Return the faults by name: the first, middle and last call of each kind, in each way."""
+    calls = _step_with([])[1]
+    found = {}
+    for operation, times in sorted(calls.items()):
+        moments = [FaultMoment.BEFORE]
+        moments += [FaultMoment.AFTER] if operation in CHANGING else []
+        moments += [FaultMoment.BODY] if operation in WITH_BODY else []
+        for call in sorted({1, (times + 1) // 2, times}):
+            for moment in moments:
+                name = f"{operation} {call} of {times}, {moment.name.lower()}"
+                found[name] = Fault(operation, call, moment)
+    return found
+
+
+def struck(fault: Fault) -> list[Deed]:
+    """Save, drain and read a step that meets a fault; return its deeds."""
+    deeds, _calls, fired = _step_with([fault])
+    assert fired == [fault], f"{fault} did not take place"
+    return deeds
+
+
+def _step_with(plan: list[Fault]) -> tuple[list[Deed], Counter[Operation], list[Fault]]:
+    log, clock = Log(), FakeClock()
+    with tempfile.TemporaryDirectory() as top, unsynced() as vfs, log.listening():
+        bucket = FaultyObjectStore(MemoryObjectStore(minimum_part_bytes=1), plan)
+        node = Node(Path(top) / "cache", bucket, clock, vfs=vfs)
+        try:
+            for rank in (0, 1):
+                log.begin("save")
+                ids = SaveIds("run", 1, "save", rank, 2)
+                for name, size in SHARDS.items():
+                    node.put(ids, f"{name}-{rank}", bytes([rank]) * size)
+                node.checkpoints.seal(ids, 2)
+            for _ in range(ROUNDS):
+                while (task := _next_task(node, log)) is not None:
+                    log.begin(task.kind.name.lower())
+                    node.real_drain.perform(task)
+                clock.advance(PAUSE_SECONDS)
+            for row in node.rows():
+                log.begin("evict")
+                node.evict(row)
+            for name in SHARDS:
+                for rank in (0, 1):
+                    log.begin("read")
+                    with suppress(CachetierError):
+                        node.get("run", 1, f"{name}-{rank}")
+        finally:
+            node.die()
+    return log.deeds, bucket.calls, bucket.fired
+
+
+def _next_task(node: Node, log: Log) -> Task | None:
+    log.begin("look for work")
+    return node.real_drain.next_task()
+
+
 # --- what is kept ---------------------------------------------------------------------------------
 
+Lives = dict[str, list[Deed]]
 
-def lives(seeds: Sequence[int]) -> list[list[Deed]]:
-    """Play lives, on all processors."""
+
+def lives(seeds: Sequence[int]) -> Lives:
+    """Play lives and the matrix, on all processors."""
     logging.disable(logging.CRITICAL)  # in what is forked too: a life is full of troubles
+    matrix = cells()
     with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
-        return list(pool.map(played, seeds))
+        of_seeds = zip([f"life {seed}" for seed in seeds], pool.map(played, seeds), strict=True)
+        return {
+            **dict(of_seeds),
+            **dict(zip(matrix, pool.map(struck, matrix.values()), strict=True)),
+        }
 
 
-def packed(found: Sequence[Sequence[Deed]]) -> bytes:
+def packed(found: Lives) -> bytes:
     """Return lives as they are kept: each text once, then numbers."""
     number: dict[str, int] = {}
 
     def numbered(texts: Iterable[str]) -> list[int]:
         return [number.setdefault(text, len(number)) for text in texts]
 
-    written = [
-        [
+    written = {
+        name: [
             [
                 *numbered([deed.name]),
                 *(deed.syncs, deed.statements),
@@ -177,13 +259,13 @@ def packed(found: Sequence[Sequence[Deed]]) -> bytes:
             ]
             for deed in life
         ]
-        for life in found
-    ]
+        for name, life in found.items()
+    }
     document = json.dumps({"texts": list(number), "lives": written}, separators=(",", ":"))
     return zstandard.ZstdCompressor(level=19).compress(document.encode())
 
 
-def unpacked(data: bytes) -> list[list[Deed]]:
+def unpacked(data: bytes) -> Lives:
     document = json.loads(zstandard.ZstdDecompressor().decompress(data))
     texts = document["texts"]
 
@@ -191,7 +273,7 @@ def unpacked(data: bytes) -> list[list[Deed]]:
         requests, beside = ([texts[number] for number in numbers] for numbers in asked)
         return Deed(texts[name], requests, beside, syncs, statements)
 
-    return [[deed(*each) for each in life] for life in document["lives"]]
+    return {name: [deed(*each) for each in life] for name, life in document["lives"].items()}
 
 
 # --- differences ----------------------------------------------------------------------------------
@@ -233,11 +315,11 @@ def _pattern(request: str) -> str:
     return _NUMBER.sub("N", request)
 
 
-def compared(kept: Sequence[Sequence[Deed]], now: Sequence[Sequence[Deed]]) -> Comparison:
-    """Compare life by life, each up to its first difference."""
-    found = Comparison()
-    for before, after in zip(kept, now, strict=True):
-        for one, other in zip(before, after, strict=False):
+def compared(kept: Lives, now: Lives) -> Comparison:
+    """Compare the lives that both have, each up to its first difference."""
+    found = Comparison(unknown=sorted(kept.keys() ^ now.keys()))
+    for name in kept.keys() & now.keys():
+        for one, other in zip_longest(kept[name], now[name], fillvalue=Deed("nothing")):
             differs = difference(one, other)
             if differs is not None:
                 found.differences[differs] += 1
@@ -252,8 +334,12 @@ def compared(kept: Sequence[Sequence[Deed]], now: Sequence[Sequence[Deed]]) -> C
 
 @dataclass(slots=True)
 class Comparison:
-    """What is different, how often, and how much more the same deeds cost."""
+    """What is different, how often, and how much more the same deeds cost.
 
+    ``unknown``: lives that only one side has, as calls of the matrix came or went.
+    """
+
+    unknown: list[str] = field(default_factory=list)
     differences: Counter[Difference] = field(default_factory=Counter)
     deeds: int = 0
     syncs: int = 0
@@ -280,13 +366,19 @@ def main() -> None:
     now = lives(range(options.lives))
     if options.write:
         KEPT.write_bytes(packed(now))
-        print(f"{len(now)} lives, {sum(map(len, now))} deeds, {KEPT.stat().st_size} bytes")
+        deeds = sum(map(len, now.values()))
+        print(f"{len(now)} lives, {deeds} deeds, {KEPT.stat().st_size} bytes")
         return
-    found = compared(unpacked(KEPT.read_bytes())[: options.lives], now)
+    kept = unpacked(KEPT.read_bytes())
+    for seed in range(options.lives, LIVES):
+        del kept[f"life {seed}"]
+    found = compared(kept, now)
     meant = [each["difference"].strip() for each in tomllib.loads(MEANT.read_text())["meant"]]
     for each, times in found.differences.most_common():
         mark = "meant" if str(each) in meant else "NOT MEANT"
         print(f"{mark}, {times} times: {each}")
+    for name in found.unknown:
+        print(f"only one side has: {name}")
     print(
         f"{found.deeds} deeds alike; syncs {found.syncs:+} of {found.kept_syncs}, "
         f"statements {found.statements:+} of {found.kept_statements}"
