@@ -10,7 +10,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.errors import BackpressureError, CachetierError
-from cachetier.ingest.admission import GROWTH_BYTES
+from cachetier.ingest.admission import GROWTH_BYTES, MustWaitError
 from cachetier.ingest.ingest import NodeIngest
 from cachetier.local.catalog import puts
 from cachetier.local.store import Staged
@@ -275,3 +275,16 @@ def test_whoever_wants_to_hear_of_a_commit_does(node: Node) -> None:
     ingest.begin_inline(IDS, "a", b"x", digest_of(b"x"), 0.0)()
 
     assert heard == [1]
+
+
+def test_a_small_put_that_may_not_wait_is_kept_at_once_or_reserves_nothing(node: Node) -> None:
+    body = bytes(100)
+    node.ingest.begin_inline(IDS, "a", body, digest_of(body), None)()
+    assert node.get("run", 1, "a") == body
+    node.put(IDS, "the-rest", bytes(node.store.space.capacity_bytes - 150))
+    used_bytes = node.store.space.used_bytes
+
+    with pytest.raises(MustWaitError):
+        node.ingest.begin_inline(IDS, "b", body, digest_of(body), None)
+
+    assert node.store.space.used_bytes == used_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
+from cachetier.drain.serve.supervisor import DrainSettings, Supervisor, environment_of_drain
 from cachetier.model.names import DURABLE
 from cachetier.notifier import Changes
 from cachetier.remote.settings import RemoteSettings
@@ -18,3 +18,10 @@ def test_a_drain_that_was_never_started_is_stopped_at_once(node: Node, clock: Fa
 
     (shown,) = supervisor.state()
     assert (shown.pid, shown.restarts) == (None, 0)
+
+
+def test_a_drain_gets_the_keys_to_its_bucket_and_no_other_secret() -> None:
+    given = {"AWS_SECRET_ACCESS_KEY": "a", "PATH": "/bin", "HOME": "/root"}
+    kept_back = {"CACHETIER_TOKEN": "b", "CACHETIER_CAPACITY": "1 TB", "DATABASE_PASSWORD": "c"}
+
+    assert environment_of_drain({**given, **kept_back}) == given
