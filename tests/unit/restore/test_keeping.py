@@ -205,6 +205,15 @@ def test_what_mends_a_damaged_shard_is_kept(node: Node, clock: FakeClock) -> Non
     assert len(files(node)) == 1
 
 
+def test_what_is_brought_back_for_good_stays_where_nothing_is_kept(node: Node) -> None:
+    row = node.rows()[0]
+
+    node.restore.bring_back(row, SECONDS)
+
+    assert [each.state for each in node.rows() if each.version == row.version] == [ShardState.CLEAN]
+    assert len(files(node)) == 1
+
+
 def test_small_shards_of_packs_are_kept_as_they_come_before_they_are_wanted(
     tmp_path: Path, objects: FaultyObjectStore, clock: FakeClock, vfs: str
 ) -> None:
