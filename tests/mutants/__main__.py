@@ -97,8 +97,13 @@ class Run:
                 if by:
                     return KILLED, result.by
             tests = self.lines.tests_of(mutant.site, self.mutants.texts)
+            if not tests and not self.lines:
+                known = result.outcome == KILLED
+                return (
+                    (SURVIVED, "its killer passes, and there is no map") if known else (NOT_RUN, "")
+                )
             if not tests:
-                return (SURVIVED, "no test runs it") if self.lines else (NOT_RUN, "")
+                return SURVIVED, "no test runs it"
             for batch in batches(mutant.site.path, tests, self.lines.costs, self._most):
                 seconds = IMPORT_SECONDS + 8 * sum(self.lines.costs[test] for test in batch)
                 by = worker.first_failure(batch, seconds)
