@@ -72,7 +72,7 @@ def test_a_put_meets_it(
     if error is RemoteDigestError and seaweed_s3.verify == "readback":
         pytest.skip("the server judges no digest: what it has is read back")
     # Only where no answer ever comes has a store little patience: else it waits for its answer.
-    patience = Timeouts(5.0, 0.3) if trouble is Trouble.STALL else Timeouts()
+    patience = Timeouts(5.0, 3.0) if trouble is Trouble.STALL else Timeouts()
     store = seaweed_s3.behind(proxy.url).store(timeouts=patience)
     proxy.troubles.add(Fault(trouble, "PutObject"))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from unittest.mock import patch
+
 import pytest
 
 from tools.house import limits
@@ -15,7 +18,9 @@ def test_a_byte_meets_no_more_files_and_functions_than_the_limits_say() -> None:
     met: dict[str, set[tuple[str, int, str]]] = {}
     passed: list[str] = []
     for _ in range(TRIES):
-        for way, functions in passes_of(ROOT).items():
+        with patch.dict(os.environ):  # which it sets for its processes
+            passes = passes_of(ROOT)
+        for way, functions in passes.items():
             met[way] = met.get(way, functions) & functions
         counted = limits.ways(met)
         assert set(counted) == set(limits.WAYS)
