@@ -41,7 +41,7 @@ from tests.mutants.worker import TIMEOUT, Worker
 
 ROOT = Path(__file__).parents[2]
 LIKELY_KILLS_SECONDS = 180.0
-IMPORT_SECONDS = 120.0  # for what no test has a part in, on a machine that others use
+IMPORT_SECONDS = 60.0  # for what no test has a part in, on a machine that others use
 
 
 class Run:
