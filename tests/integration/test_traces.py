@@ -222,7 +222,7 @@ from cachetier.telemetry.tracing import open_tracing
 try:
     open_tracing(True, "store", Path("."))
 except ConfigError as error:
-    assert "cachetier[otel]" in error.hint, error.hint
+    assert "extra `otel`" in error.hint, error.hint
 else:
     raise AssertionError("it was opened")
 """
@@ -230,7 +230,7 @@ else:
 
 _NO_EXPORTER = _AWAY.replace("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 _NO_SENSE = _AWAY.replace('sys.modules["opentelemetry.sdk"] = None', _QUEUES).replace(
-    "cachetier[otel]", "OTEL_*"
+    "extra `otel`", "OTEL_*"
 )
 
 
