@@ -444,11 +444,12 @@ class Checkpoints:
         there = self._store.read(replica_queries.replications_of, save.number)
         replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
         pinned = self._store.read(pins.is_pinned, save.run, save.step)
-        whole = self._store.read(queries.whole_ranks, save.number)
+        confirmed = save.state in CONFIRMED_STATES
+        whole = self._store.read(queries.whole_ranks, save.number) if confirmed else ()
         known = save, parts, summary
         view = view_of_save(*known, replicated=replicated, pinned=pinned, whole_ranks=whole)
         look = self._knowledge.look(save.run, save.step)
-        if look is not None and save.state in CONFIRMED_STATES:
+        if look is not None and confirmed:
             view = replace(view, checked_at=look.checked_at)
             if look.seen and look.seen.manifest.save_id == save.save_id and not summary.shards:
                 view = with_parts(view, look.seen.manifest.parts)

@@ -53,7 +53,7 @@ class _Wanted:
     """What of a shard: the header ``Range``; whether it ``counts`` towards bringing all of it."""
 
     range: str | None
-    counts: bool = True
+    counts: bool
 
 
 class Shards:
@@ -136,9 +136,8 @@ class Shards:
     async def _get(self, target: RequestTarget, scope: Scope, receive: Receive, send: Send) -> None:
         query = Query(scope["query_string"], ("timeout_seconds", "restore"))
         timeout_seconds, ids = query.seconds(), _ids(target)
-        wanted = _Wanted(None if query.flag("restore") else Headers(scope=scope).get("range"))
-        if query.optional("restore") == "false":
-            wanted = replace(wanted, counts=False)
+        part = None if query.flag("restore") else Headers(scope=scope).get("range")
+        wanted = _Wanted(part, counts=query.optional("restore") != "false")
         sending = SentAnswer(scope, send)
         async with AsyncExitStack() as held:
             opened = await self._pools.owned(

@@ -425,10 +425,8 @@ class Session:
 
     def _steps(self, header: Header) -> Reply:
         level = None if header.get("level") is None else requests.level_of(header)
-        run, count = (
-            names.checked_run(header.get("run")),
-            requests.flag_of(header, "count_elsewhere"),
-        )
+        run = names.checked_run(header.get("run"))
+        count = requests.flag_of(header, "count_elsewhere")
         return Reply(self._node.checkpoints.listed(run, level, count_elsewhere=count))
 
     def _branches(self, header: Header) -> Reply:

@@ -195,14 +195,8 @@ class Caller:
         self, run: str, step: int, name: str | None, level: str, timeout_seconds: float
     ) -> LevelReached:
         """Wait until a step, or a shard of it, has reached ``level``."""
-        deadline = self.deadline(max(timeout_seconds, _SHORTEST_EXCHANGE_SECONDS))
-        fields = {
-            "run": run,
-            "step": step,
-            "name": name,
-            "level": level,
-            "timeout_seconds": min(timeout_seconds, deadline.for_service()),
-        }
+        deadline, patience = self._patience(timeout_seconds)
+        fields = {"run": run, "step": step, "name": name, "level": level, **patience}
         with understood(), _not_durable_in_time(timeout_seconds):
             reply = self.transport.call("wait", fields, deadline)
             return LevelReached(str(reply["level"]), float(reply["age_seconds"]))
@@ -216,11 +210,9 @@ class Caller:
         self._until_durable("leave", {"stay": stay}, timeout_seconds)
 
     def _until_durable(self, op: str, fields: dict[str, Any], timeout_seconds: float) -> None:
-        deadline = self.deadline(max(timeout_seconds, _SHORTEST_EXCHANGE_SECONDS))
-        patience = min(timeout_seconds, deadline.for_service())
-        fields = {**fields, "timeout_seconds": patience}
+        deadline, patience = self._patience(timeout_seconds)
         with understood(), _not_durable_in_time(timeout_seconds):
-            reply = self.transport.call(op, fields, deadline)
+            reply = self.transport.call(op, {**fields, **patience}, deadline)
             shards, size_bytes = int(reply["pending_shards"]), int(reply["pending_bytes"])
             steps = [f"{each['run']}/{each['step']}" for each in reply["pending_steps"]]
         if shards:
@@ -237,11 +229,16 @@ class Caller:
         self, run: str, step: int, ranks: list[int], timeout_seconds: float
     ) -> StillComing:
         """Wait until a step is back on the node; return what is still to come."""
+        deadline, patience = self._patience(timeout_seconds)
+        what = {"run": run, "step": step, "ranks": ranks, **patience}
+        with understood():
+            reply = self.transport.call("restore_step", what, deadline)
+            return StillComing(int(reply["shards"]), int(reply["size_bytes"]))
+
+    def _patience(self, timeout_seconds: float) -> tuple[Deadline, dict[str, float]]:
+        """Return the time of a call that waits, and for how long the service is to wait."""
         deadline = self.deadline(max(timeout_seconds, _SHORTEST_EXCHANGE_SECONDS))
-        patience = min(timeout_seconds, deadline.for_service())
-        what = {"run": run, "step": step, "ranks": ranks, "timeout_seconds": patience}
-        reply = self.transport.call("restore_step", what, deadline)
-        return StillComing(int(reply["shards"]), int(reply["size_bytes"]))
+        return deadline, {"timeout_seconds": min(timeout_seconds, deadline.for_service())}
 
     # --- parts -----------------------------------------------------------------------------------
 

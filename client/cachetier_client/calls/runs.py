@@ -290,7 +290,7 @@ class Runs:
             BackpressureError: There was no room for a shard.
             IntegrityError: A shard has no good copy.
         """
-        with self._caller.calling("restore_step", run=run, step=step), understood():
+        with self._caller.calling("restore_step", run=run, step=step):
             what = self._caller.run_of(run), checked_step(step), sorted(ranks)
             return self._caller.restore_step(*what, timeout_seconds)
 
