@@ -123,16 +123,17 @@ def save(
     client: Client, step: int, data: bytes, during: Callable[[str], AbstractContextManager[None]]
 ) -> None:
     """Put a shard, get it, seal and wait until the step is published."""
+    run = f"run-{os.getpid()}"  # the bucket may be an earlier try's
     with during("put"):
         client.put_shard(
-            data, run="r", step=step, name="weights", rank=0, world_size=1, save_id=str(step)
+            data, run=run, step=step, name="weights", rank=0, world_size=1, save_id=str(step)
         )
     time.sleep(SETTLE_SECONDS / 10)
     with during("get"):
-        client.get_shard("r", step, "weights")
+        client.get_shard(run, step, "weights")
     with during("publish"):
-        client.seal("r", step, rank=0, world_size=1, save_id=str(step))
-        client.wait("r", step, "durable", WAIT_SECONDS)
+        client.seal(run, step, rank=0, world_size=1, save_id=str(step))
+        client.wait(run, step, "durable", WAIT_SECONDS)
 
 
 @contextmanager
