@@ -13,9 +13,9 @@ pytestmark = pytest.mark.xdist_group("sizes")  # each file is parsed once
 
 ROOT = Path(__file__).parents[2]
 TREES = ("cachetier", "client", "tests", "benchmarks", "examples")
-MODULE_LINES = 600
-TEST_MODULE_LINES = 800
-FUNCTION_LINES = 50
+MODULE_LINES = 900
+TEST_MODULE_LINES = 900
+FUNCTION_LINES = 60
 
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXCEPTIONS: dict[str, str] = SETTINGS["tool"].get("cachetier", {}).get("sizes", {})
