@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from cachetier_client.bucket_format.publication import missing_ranks
 from cachetier_client.units import counted, shown_span
 
 from cachetier.local.catalog.step_queries import RankProgress
@@ -157,12 +158,12 @@ def _findings(save: Save, ranks: Sequence[RankTime], parts: Sequence[RankPart]) 
         found.append(f"Aborted: {counted(len(aborted), 'rank')}, the first is {aborted[0]}.")
     if save.published_at is not None:
         return found
-    elsewhere = save.world_size - len(ranks)
+    elsewhere = len(missing_ranks(save.world_size, [each.rank for each in ranks]))
     unsealed = sum(each.sealed is None for each in ranks)
     if unsealed:
         found.append(f"It waits for {counted(unsealed, 'rank')} of this node to seal.")
     elif all(each.uploaded is not None for each in ranks):
         others = f"the parts of {counted(elsewhere, 'rank')} elsewhere"
-        what = others if elsewhere > 0 else "its turn"
+        what = others if elsewhere else "its turn"
         found.append(f"Everything of this node is in S3; publication waits for {what}.")
     return found

@@ -65,9 +65,9 @@ class DocumentRepairs:
         if not reopened:
             raise LeftError(_NOT_HERE)
         there = remote.bucket.part_ranks(save.run, location)
-        missing = [str(rank) for rank in range(save.world_size) if rank not in there]
+        missing = publication.missing_ranks(save.world_size, there)
         if missing:
-            ranks = ", ".join(missing[:10])
+            ranks = ", ".join(map(str, missing[:10]))
             return f"it waits for other nodes' parts (ranks {ranks}): run fsck --repair there too"
         return "the drain publishes it once the service runs"
 

@@ -108,7 +108,7 @@ class AbandonedSaves:
     def _missing(self, save: Save, location: str | None) -> tuple[list[int], bool]:
         """Return the ranks without a part there, and whether those open here sealed past us."""
         if location is None:
-            return list(range(save.world_size)), False
+            return publication.missing_ranks(save.world_size, ()), False
         layout = self._bucket.layout
         keys = set(self._bucket.objects.list(layout.parts_prefix(save.run, location)).keys)
         ranks = range(save.world_size)
@@ -116,7 +116,8 @@ class AbandonedSaves:
         pending = {r for r in ranks if layout.pending_key(save.run, location, r) in keys}
         parts = self._store.read(queries.parts_of, save.number)
         here = {part.rank for part in parts if part.state is PartState.OPEN}
-        return sorted(set(ranks) - sealed), bool(here) and here <= sealed | pending
+        past_us = bool(here) and here <= sealed | pending
+        return publication.missing_ranks(save.world_size, sealed), past_us
 
 
 def _awaited(ranks: Sequence[int], world_size: int) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachetier_client import StepInfo
+from cachetier_client.bucket_format.publication import missing_ranks
 from cachetier_client.calls.unflushed import advice, described
 from cachetier_client.results import UnflushedStep
 from cachetier_client.units import counted, shown_size, shown_span
@@ -135,7 +136,7 @@ def _whereabouts(step: StepInfo, now: float) -> Iterator[str]:
     elif states["evicted"]:
         of_node = here + states["evicted"]
         yield f"{here} of the {counted(of_node, 'shard')} of this node are here, the rest in S3."
-    elif len(step.ranks) >= step.world_size:
+    elif step.is_whole:
         yield "All of it is here as well, so a restore is local."
     else:
         ranks = "rank" if len(step.ranks) == 1 else "ranks"
@@ -184,8 +185,8 @@ def _draining(step: StepInfo, status: Status, now: float) -> tuple[str, list[str
     """Return what a sealed step waits for, in a word and in sentences, and the next move."""
     remote, found = status["remotes"][0], list[str]()
     if not step.dirty_bytes:
-        others = step.world_size - len(step.ranks)
-        if others > 0:
+        others = len(missing_ranks(step.world_size, step.ranks))
+        if others:
             found.append(f"All of this node is in S3; {are(others, 'rank')} due elsewhere.")
             move = "Look at the nodes of the others: cachetier explain there, or cachetier top."
             return "nodes", found, move

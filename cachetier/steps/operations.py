@@ -20,6 +20,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+from cachetier_client.bucket_format.publication import is_whole
 from cachetier_client.clock import Clock
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
@@ -394,7 +395,7 @@ class Checkpoints:
         self, save: Save, view: StepView, here: list[ShardView]
     ) -> list[ShardView]:
         """Return what other nodes put into a published save; nothing while no remote answers."""
-        if save.state is not SaveState.PUBLISHED or len(view.ranks) >= save.world_size:
+        if save.state is not SaveState.PUBLISHED or is_whole(save.world_size, view.ranks):
             return []
         try:
             found = self._published.find(save.run, save.step)

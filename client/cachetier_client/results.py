@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from cachetier_client.bucket_format import publication
+
 Level = Literal["local", "replicated", "durable"]
 AckLevel = Literal["local", "replicated", "durable"]
 
@@ -140,6 +142,11 @@ class StepInfo:
             checked_at=reply.get("checked_at"),
         )
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the parts of ``ranks`` are enough to publish the step."""
+        return publication.is_whole(self.world_size, self.ranks)
+
 
 @dataclass(frozen=True, slots=True)
 class UnflushedStep:
@@ -168,8 +175,13 @@ class UnflushedStep:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every rank's part is on some node, so that the step can become durable."""
-        return len(self.ranks) >= self.world_size
+        """Whether the parts on all nodes are enough to publish the step."""
+        return publication.is_whole(self.world_size, self.ranks)
+
+    @property
+    def is_whole_here(self) -> bool:
+        """Whether the parts on the asked node alone are enough."""
+        return publication.is_whole(self.world_size, self.ranks_here)
 
     def is_newer(self, step: int | None, save_id: str) -> bool:
         """Return whether a job that resumes from ``step``, or from nothing, would be without it."""

@@ -66,11 +66,11 @@ def whole_step(
         IncompleteError: The step is not whole, or this node cannot see all of it.
     """
     found = client.step(run, step, timeout_seconds=timeout_seconds)
-    if len(found.ranks) < found.world_size and "durable" in found.levels:
+    if not found.is_whole and "durable" in found.levels:
         # What other nodes put is listed only while the remote answers; this fails while not.
         client.steps(run, "durable", timeout_seconds=timeout_seconds)
         found = client.step(run, step, timeout_seconds=timeout_seconds)
-    elif len(found.ranks) < found.world_size or not found.levels:
+    elif not found.is_whole or not found.levels:
         raise IncompleteError(
             f"step {step} of {run} is not whole, or not to be seen from this node as a whole",
             hint="Wait until it is durable: cachetier wait RUN STEP.",

@@ -343,3 +343,28 @@ def test_the_nodes_of_a_save_agree_on_its_keys_whoever_takes_the_step_meanwhile(
         taken += world.published[0] == "a" and world.owners.get("7") == "b"
 
     assert taken > 0, "no save was published over the claim of one that has the plain keys"
+
+
+# --- which save is whole -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("world_size", "there", "missing"),
+    [
+        (1, [], [0]),
+        (1, [0], []),
+        (3, [2], [0, 1]),
+        (3, [2, 0, 1], []),
+        (3, [0, 1, 7], [2]),  # a rank that the save has not
+        (0, [], []),  # nobody said how many
+    ],
+)
+def test_a_save_is_whole_once_no_rank_is_missing(
+    world_size: int, there: list[int], missing: list[int]
+) -> None:
+    assert publication.missing_ranks(world_size, there) == missing
+    assert publication.is_whole(world_size, there) is (missing == [])
+
+
+def test_a_manifest_names_the_ranks_of_its_save_alone() -> None:
+    assert publication.published_ranks(3, {5, 2, 0, 1}) == [0, 1, 2]

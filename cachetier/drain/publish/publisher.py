@@ -321,7 +321,8 @@ class Publisher:
             return None
         found = [self._own.part(save.run, location, rank) for rank in range(save.world_size)]
         parts = [part for part in found if part is not None]
-        if len(parts) < len(found) or not publication.are_of(save, parts):
+        ranks = [part.rank for part, _ in parts]
+        if not publication.is_whole(save.world_size, ranks) or not publication.are_of(save, parts):
             return None
         self._own.forget(save, location)
         return self._publication(save, location, seen, parts), seen
@@ -331,10 +332,12 @@ class Publisher:
         return own or self._bucket.part_with_digest(save.run, location, rank)
 
     def _whole(self, save: Claimant, location: str) -> list[ReadPart] | NotWhole:
-        """Return every rank's part, if they are all there and none is of another save."""
-        ranks, there = range(save.world_size), self._bucket.part_ranks(save.run, location)
-        if self._is_left_to_others(save, location, whole=there.issuperset(ranks)):
+        """Return the parts that publish ``save``, if they are there and none is of another."""
+        there = self._bucket.part_ranks(save.run, location)
+        whole = publication.is_whole(save.world_size, there)
+        if self._is_left_to_others(save, location, whole=whole):
             return NotWhole(tuple(sorted(there)))
+        ranks = publication.published_ranks(save.world_size, there)
         parts = list(self._each(lambda rank: self._part(save, location, rank), ranks))
         return parts if publication.are_of(save, parts) else NotWhole(tuple(ranks))
 

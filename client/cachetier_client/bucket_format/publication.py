@@ -131,6 +131,32 @@ def _first_of(seen: Manifest) -> str | None:
     return seen.save_id if seen.location in plain else seen.first
 
 
+# --- which save is whole --------------------------------------------------------------------------
+
+
+def missing_ranks(world_size: int, there: Iterable[int]) -> list[int]:
+    """Return the ranks whose parts a save still needs before it may be published, ascending.
+
+    This is the rule of publication: each rank's part has to be there. Every judgement of it asks
+    here or ``is_whole``; whether the ranks *of one node* have sealed is another question.
+
+    Args:
+        world_size: How many ranks the save has.
+        there: The ranks whose parts are there, or sealed, where the caller looks.
+    """
+    return sorted(set(range(world_size)).difference(there))
+
+
+def is_whole(world_size: int, there: Iterable[int]) -> bool:
+    """Return whether a save may be published with the parts of the ranks ``there``."""
+    return not missing_ranks(world_size, there)
+
+
+def published_ranks(world_size: int, there: Iterable[int]) -> list[int]:
+    """Return the ranks whose parts the manifest of a whole save names, ascending."""
+    return sorted(set(range(world_size)).intersection(there))
+
+
 # --- documents -----------------------------------------------------------------------------------
 
 

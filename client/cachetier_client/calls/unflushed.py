@@ -88,7 +88,7 @@ def verdict(
     for each in newer[:NAMED_STEPS]:
         warn_once(f"{described(each)}. {advice(each)}")
     for each in newer:
-        if each.is_whole and len(each.ranks_here) < each.world_size:
+        if each.is_whole and not each.is_whole_here:
             if not ignored:
                 hint = f"{advice(each)} {IGNORE}=1 starts one job without it."
                 return UnflushedStepsError(described(each), hint=hint, run=run, step=each.step)

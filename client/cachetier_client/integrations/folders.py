@@ -136,7 +136,7 @@ def newest_step(client: Client, run: str | None) -> StepInfo | None:
     Raises:
         UnflushedStepsError: Another node holds a newer one that is whole, and not durable.
     """
-    here = [each for each in client.steps(run, "local") if len(each.ranks) == each.world_size]
+    here = [each for each in client.steps(run, "local") if each.is_whole]
     found = [*here, *client.steps(run, "replicated")]
     newest = max(found, key=lambda each: each.step, default=None)
     step, save_id = (newest.step, newest.save_id) if newest is not None else (None, "")

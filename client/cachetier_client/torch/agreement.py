@@ -16,6 +16,7 @@ from typing import Any, Literal, SupportsIndex, TypeVar, cast, get_args
 
 import torch.distributed as dist
 
+from cachetier_client.bucket_format import publication
 from cachetier_client.calls.unflushed import is_ignored, merged, verdict
 from cachetier_client.client import Client
 from cachetier_client.clock import SystemClock
@@ -224,7 +225,7 @@ def _restorable(
     found: dict[int, StepInfo] = {}
     if level in ("any", "local"):
         for info in client.steps(run, "local", timeout_seconds=deadline.for_service()):
-            if level == "local" or len(info.ranks) == info.world_size:
+            if level == "local" or info.is_whole:
                 found[info.step] = info
     if level != "local":
         remote: Level = "durable" if level == "durable" else "replicated"
@@ -281,6 +282,6 @@ def _newest(every: list[list[_Saved]], level: RestorableLevel) -> tuple[int | No
     for step, save in sorted(common, reverse=True):
         found = [each[step, save] for each in saves]
         there = {rank for _, ranks in found for rank in ranks}
-        if level != "local" or len(there) == found[0][0]:
+        if level != "local" or publication.is_whole(found[0][0], there):
             return step, save
     return None, ""

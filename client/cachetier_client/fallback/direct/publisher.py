@@ -215,11 +215,12 @@ class DirectPublisher:
     def _whole(self, save: Claimant, location: str, deadline: Deadline) -> list[ReadPart] | None:
         """Return every rank's part, or None; those of another save do not count."""
         prefix = self._layout.parts_prefix(save.run, location)
-        there = {rank_of_part(key) for key in self._objects.list(prefix, deadline)}
-        if not there.issuperset(range(save.world_size)):
+        keys = self._objects.list(prefix, deadline)
+        there = {rank for key in keys if (rank := rank_of_part(key)) is not None}
+        if not publication.is_whole(save.world_size, there):
             return None
         parts = []
-        for rank in range(save.world_size):
+        for rank in publication.published_ranks(save.world_size, there):
             key = self._layout.part_key(save.run, location, rank)
             found = self._objects.get(key, deadline)
             if found is None:
