@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cachetier_client.units import shown_size, shown_span
 
-from cachetier.local.catalog.step_queries import RankProgress, ShardCount, ShardPlace
+from cachetier.local.catalog.figures import RankProgress, ShardCount, ShardPlace
 from cachetier.model.lifecycle import ShardState
 
 LINE_CELLS = 48

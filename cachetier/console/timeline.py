@@ -16,7 +16,7 @@ from statistics import median
 from cachetier_client.bucket_format.publication import missing_ranks
 from cachetier_client.units import counted, shown_span
 
-from cachetier.local.catalog.step_queries import RankProgress
+from cachetier.local.catalog.figures import RankProgress
 from cachetier.model.checkpoint import OPEN_STATES, PartState, RankPart, Save
 from cachetier.status.words import are
 

@@ -23,8 +23,8 @@ from cachetier.drain.schedule.tasks import Task, TaskKind
 from cachetier.drain.upload.buffers import BUDGET_BYTES, PIECE_BYTES
 from cachetier.drain.upload.compression_model import Verdict
 from cachetier.drain.upload.stopwatch import Phases
-from cachetier.local.catalog.claims import OwnClaim
-from cachetier.local.catalog.records import NOTHING_REPLACED, FinishedUploadPart, Replaced
+from cachetier.local.catalog.notes import OwnClaim
+from cachetier.local.catalog.rows import NOTHING_REPLACED, FinishedUploadPart, Replaced
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.pace import PaceState
 from cachetier.model.packs import Member

@@ -43,7 +43,7 @@ from cachetier.errors import (
     RemoteRefusedError,
     StoppingError,
 )
-from cachetier.local.catalog.records import NOTHING_REPLACED
+from cachetier.local.catalog.rows import NOTHING_REPLACED
 from cachetier.model.compression import OFF, parsed_mode
 from cachetier.model.packs import Member
 from cachetier.telemetry import events

@@ -26,15 +26,10 @@ from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 from cachetier.errors import CachetierError, IntegrityError, RemoteError
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import Finding, FindingKind, RepairOutcome
-from cachetier.local.catalog import local_copies, puts, queries, repair_writes
-from cachetier.local.catalog.records import NewShard
+from cachetier.local.catalog import notes, parts, saves, shards
+from cachetier.local.catalog.rows import NewShard
 from cachetier.local.files.permissions import unfollowed
-from cachetier.local.lost_and_found import (
-    Identity,
-    LostAndFound,
-    SetAside,
-    superfluous_because,
-)
+from cachetier.local.lost_and_found import Identity, LostAndFound, SetAside, superfluous_because
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.lifecycle import ShardState
@@ -99,12 +94,14 @@ class FileAdopter:
         content = self._checked_content(file, identity)
         ids = replace(identity.ids, world_size=self._world_size(identity))
         began_at = min(file.written_at, self._clock.now())  # now it would seem the newest
-        self._store.write(repair_writes.take_back, ids.run, ids.step, ids.save_id)
+        self._store.write(notes.record_taken_back, ids.run, ids.step, ids.save_id)
         self._lost.take_back(file.file_id)
         self._store.files.sync_name(file.file_id)
         try:
             new = NewShard(identity.name, ids.rank, content, file_id=file.file_id)
-            committed = self._store.write(puts.commit_shard, self._store.policy, ids, new, began_at)
+            committed = self._store.write(
+                parts.commit_shard, self._store.policy, ids, new, began_at
+            )
         except BaseException:
             self._store.files.set_aside(file.file_id)
             raise
@@ -114,10 +111,10 @@ class FileAdopter:
 
     def _refuse_if_older(self, file: SetAside, ids: SaveIds) -> None:
         """Refuse a file of a save that would supersede one that began after it was written."""
-        saves = self._store.read(queries.saves_of, ids.run, ids.step)
-        if any(save.save_id == ids.save_id for save in saves):
+        found = self._store.read(saves.saves_of, ids.run, ids.step)
+        if any(save.save_id == ids.save_id for save in found):
             return
-        for save in saves:
+        for save in found:
             since = save.started_at > file.written_at
             if save.state in OPEN_STATES and since:
                 raise IntegrityError(f"save {save.save_id} of the step came since")
@@ -147,7 +144,7 @@ class FileAdopter:
         save = self._lookup.save_named(ids.run, ids.step, ids.save_id)
         if save is None:
             return False
-        shard = self._store.read(queries.shard_named, save.number, name)
+        shard = self._store.read(shards.shard_named, save.number, name)
         if shard is None or shard.state is not ShardState.QUARANTINED:
             return False
         return self._reclaimer.reclaim(shard)
@@ -230,7 +227,7 @@ class FileReclaimer:
             return False
         self._lost.take_back(file_id)
         self._store.files.sync_name(file_id)
-        before = self._store.write(local_copies.attach, shard.version, file_id)
+        before = self._store.write(shards.attach, shard.version, file_id)
         if before.file_id == file_id:  # the row's own file, which somebody had moved away
             self._store.space.release(before.content.size_bytes)
         else:

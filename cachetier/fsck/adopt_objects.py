@@ -20,8 +20,8 @@ from cachetier.drain.upload.deletions import MountDeletions
 from cachetier.errors import CachetierError, IntegrityError, RemoteError, RemoteRefusedError
 from cachetier.fsck.adopt_files import content_in
 from cachetier.fsck.findings import Finding, FindingKind, RepairOutcome
-from cachetier.local.catalog import object_repairs, objects
-from cachetier.local.catalog.object_writes import NewObject, NewPiece
+from cachetier.local.catalog import objects
+from cachetier.local.catalog.objects import NewObject, NewPiece
 from cachetier.local.identity import ObjectIdentity
 from cachetier.local.lost_and_found import LostAndFound, SetAside
 from cachetier.local.store import Store
@@ -157,9 +157,7 @@ class ObjectAdopter:
             self._lost.take_back(file.file_id)
             self._store.files.sync_name(file.file_id)
         try:
-            committed = self._store.write(
-                object_repairs.take_back, lost.first.run, whole, pieces, put_at
-            )
+            committed = self._store.write(objects.take_back, lost.first.run, whole, pieces, put_at)
         except BaseException:
             for file in lost.files:
                 self._store.files.set_aside(file.file_id)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from cachetier.errors import IntegrityError, NotFoundError
 from cachetier.fsck.findings import Finding, LeftError
-from cachetier.local.catalog import queries, replica_queries
-from cachetier.local.catalog.replica_queries import Replication
+from cachetier.local.catalog import copies, saves, shards
+from cachetier.local.catalog.copies import Replication
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.open_catalog import CatalogView
 from cachetier.local.store import Store
@@ -27,7 +27,7 @@ class CatalogLookup:
 
     def shard(self, version: int) -> Shard:
         """Return a shard as it is now; raises NotFoundError where it is gone."""
-        shard = self._store.read(queries.shard_by_version, version)
+        shard = self._store.read(shards.shard_by_version, version)
         if shard is None:
             raise NotFoundError("it is gone meanwhile")
         return shard
@@ -40,20 +40,20 @@ class CatalogLookup:
         return row
 
     def save(self, finding: Finding) -> Save:
-        save = self._store.read(queries.save_by_number, finding.number)
+        save = self._store.read(saves.save_by_number, finding.number)
         if save is None:
             raise IntegrityError("the catalog has no such save")
         return save
 
     def save_of(self, shard: Shard) -> Save:
         """Return the save of a shard."""
-        save = self._store.read(queries.save_by_number, shard.save)
+        save = self._store.read(saves.save_by_number, shard.save)
         assert save is not None
         return save
 
     def save_named(self, run: str, step: int, save_id: str) -> Save | None:
         """Return a save; None if this node never heard of it."""
-        return self._store.read(queries.save_named, run, step, save_id)
+        return self._store.read(saves.save_named, run, step, save_id)
 
     def remote(self, name: str | None) -> Remote:
         """Return a remote, the durable one without a name.
@@ -103,8 +103,8 @@ class SavesAt:
     def parts(self, save: Save) -> list[RankPart]:
         """Return the parts of a save that this node has; ``uploaded`` tells of the remote."""
         if self._is_durable:
-            return self._catalog.read(queries.parts_of, save.number)
-        return self._catalog.read(replica_queries.parts_at, save.number, self._remote)
+            return self._catalog.read(saves.parts_of, save.number)
+        return self._catalog.read(copies.parts_at, save.number, self._remote)
 
     def is_described(self, save: Save, rank: int) -> bool:
         """Return whether a document at the remote says how it stores the shards of a rank.
@@ -115,4 +115,4 @@ class SavesAt:
         return self.is_published(save) or rank in uploaded
 
     def _replication(self, save: Save) -> Replication | None:
-        return self._catalog.read(replica_queries.replication_of, save.number, self._remote)
+        return self._catalog.read(copies.replication_of, save.number, self._remote)

@@ -25,7 +25,7 @@ from cachetier.errors import IntegrityError, ObjectMissingError
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import Finding, LeftError
 from cachetier.fsck.remote_index import gone
-from cachetier.local.catalog import drain_writes, queries, repair_writes, replica_writes
+from cachetier.local.catalog import copies, saves, shards
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.names import DURABLE
@@ -58,9 +58,9 @@ class DocumentRepairs:
         self._write_missing_parts(remote, save, location)
         write, number = self._store.write, finding.number
         reopened = (
-            write(repair_writes.reopen, number)
+            write(copies.reopen, number)
             if remote.name == DURABLE
-            else write(repair_writes.reopen_at, number, remote.name)
+            else write(copies.reopen_at, number, remote.name)
         )
         if not reopened:
             raise LeftError(_NOT_HERE)
@@ -121,10 +121,10 @@ class DocumentRepairs:
         if seen is None or seen.manifest.save_id != save.save_id:
             raise LeftError(f"no manifest says where it is: {gone(save)}")
         if remote.name == DURABLE:
-            self._store.write(drain_writes.record_location, save.number, seen.manifest.location)
+            self._store.write(copies.record_location, save.number, seen.manifest.location)
         else:
             location = seen.manifest.location
-            self._store.write(replica_writes.record_location, save.number, remote.name, location)
+            self._store.write(copies.record_location_at, save.number, remote.name, location)
         return "its row says again where it is: look once more"
 
     # --- another save of the step ----------------------------------------------------------------
@@ -198,9 +198,7 @@ class DocumentRepairs:
         remote.bucket.objects.put(key, body, digest=digest_of(body), condition=condition)
 
     def _stored(self, remote: Remote, save: Save, rank: int) -> list[tuple[Shard, Stored | None]]:
-        return self._store.read(
-            queries.stored_shards_of_rank, save.number, rank, remote.name, 0, -1
-        )
+        return self._store.read(shards.stored_shards_of_rank, save.number, rank, remote.name, 0, -1)
 
     def _part(
         self, save: Save, rank: int, shards: Iterable[tuple[Shard, Stored | None]]
@@ -211,7 +209,7 @@ class DocumentRepairs:
     # --- standing --------------------------------------------------------------------------------
 
     def _claimant(self, save: Save) -> Claimant:
-        return self._store.read(queries.claimant, save)
+        return self._store.read(saves.claimant, save)
 
     def _claim_state(self, save: Save, seen: SeenManifest) -> ClaimState:
         return publication.claim_state(self._claimant(save), seen.manifest)

@@ -14,7 +14,7 @@ from pathlib import Path
 from cachetier_client.units import shown_size
 
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import shards
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.identity import ObjectIdentity
 from cachetier.local.local_copy import LocalCopy
@@ -147,7 +147,7 @@ class LocalChecks:
     def _reads_right(self, shard: Shard) -> bool:
         body = descriptor = None
         if shard.inline:
-            body = self._view.read(queries.body_of, shard.version)
+            body = self._view.read(shards.body_of, shard.version)
             if body is None:
                 return False
         else:

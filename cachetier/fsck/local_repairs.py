@@ -9,7 +9,7 @@ from cachetier.fsck.adopt_files import FileReclaimer
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import LeftError
 from cachetier.fsck.remote_index import RemoteIndex
-from cachetier.local.catalog import local_copies, queries, repair_writes
+from cachetier.local.catalog import shards
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
@@ -52,7 +52,7 @@ class LocalRepairs:
         if shard.state in (ShardState.DIRTY, ShardState.CLEAN):
             return f"its bytes are here again, {shard.state}"
         if shard.state is ShardState.QUARANTINED and self._reads_right(shard):
-            self._store.write(repair_writes.reinstate, shard.version)
+            self._store.write(shards.reinstate, shard.version)
             state = self._lookup.shard(shard.version).state
             return f"its bytes here have their digest after all: it is {state}"
         if shard.state is ShardState.QUARANTINED and self._reclaimer.reclaim(shard):
@@ -83,7 +83,7 @@ class LocalRepairs:
         """Return whether the bytes that the row names inside the catalog, if it does, are there."""
         if not shard.inline:
             return True
-        return self._store.read(queries.body_of, shard.version) is not None
+        return self._store.read(shards.body_of, shard.version) is not None
 
     def is_elsewhere(self, shard: Shard) -> bool:
         """Return whether a remote says that it has a clean shard now."""
@@ -97,9 +97,9 @@ class LocalRepairs:
     def _quarantine_or_drop(self, shard: Shard) -> None:
         incident, now = local_damage(shard), self._clock.now()
         if shard.state is ShardState.CLEAN and not self.is_elsewhere(shard):
-            self._store.write(repair_writes.quarantine, shard.version, incident, now)
+            self._store.write(shards.quarantine, shard.version, incident, now)
             return
-        before = self._store.write(local_copies.record_damage, shard.version, incident, now)
+        before = self._store.write(shards.record_damage, shard.version, incident, now)
         if before.state in (ShardState.CLEAN, ShardState.EVICTED):
             self._store.drop([before])
 

@@ -13,7 +13,7 @@ from cachetier.errors import NotFoundError
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import Finding, FindingKind, LeftError
 from cachetier.fsck.local_repairs import LocalRepairs
-from cachetier.local.catalog import object_repairs, objects, statements
+from cachetier.local.catalog import objects, shards
 from cachetier.local.repair import object_queries
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
@@ -59,7 +59,7 @@ class MountRepairs:
         if info is not None and info.etag != version.remote_etag:
             raise LeftError("somebody else has put another object there meanwhile: it stays")
         base = "" if info is None else info.etag
-        self._store.write(object_repairs.send_again, version.version, base)
+        self._store.write(objects.send_again, version.version, base)
         return "it is dirty again: the drain brings it to its bucket"
 
     def _is_here(self, piece: Shard) -> bool:
@@ -72,7 +72,7 @@ class MountRepairs:
         if inside:
             raise LeftError("bytes of it lie in the catalog alone: restore the catalog, or put it")
         self._set_aside(pieces)
-        self._store.write(object_repairs.forget_row, finding.number)
+        self._store.write(objects.forget_row, finding.number)
         return f"its row is gone; {ADOPT}"
 
     def _set_piece_aside(self, finding: Finding) -> str:
@@ -84,7 +84,7 @@ class MountRepairs:
 
     def _set_aside(self, pieces: Sequence[Shard]) -> None:
         for piece in pieces:
-            self._store.write(statements.delete_shard, piece.version)
+            self._store.write(shards.delete_shard, piece.version)
             if piece.file_id is not None:
                 self._store.files.set_aside(piece.file_id)
 

@@ -21,7 +21,7 @@ from cachetier.fsck.findings import Finding, FindingKind, LeftError
 from cachetier.fsck.local_checks import doubtful_copies
 from cachetier.fsck.local_repairs import LocalRepairs
 from cachetier.fsck.remote_index import RemoteIndex
-from cachetier.local.catalog import drain_writes, replica_writes
+from cachetier.local.catalog import copies
 from cachetier.local.local_copy import LocalCopy
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
@@ -143,9 +143,9 @@ class ObjectRepairs:
 
     def _dirty_again(self, shard: Shard, remote: str) -> str:
         if remote == DURABLE:
-            state = self._store.write(drain_writes.record_lost, shard.version, remote)
+            state = self._store.write(copies.record_lost, shard.version, remote)
         else:
-            state = self._store.write(replica_writes.record_lost, shard.version, remote)
+            state = self._store.write(copies.record_lost_at, shard.version, remote)
         if state is ShardState.DIRTY:
             return "it is dirty again: the drain sends it"
         return f"the drain sends it to {remote} again"

@@ -21,7 +21,7 @@ from cachetier.errors import IntegrityError, RemoteError, RemoteRefusedError
 from cachetier.fsck.catalog_lookup import SavesAt
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport
 from cachetier.fsck.remote_index import gone, is_same
-from cachetier.local.catalog import gc_queries, queries
+from cachetier.local.catalog import saves, uploads
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.check_queries import PAGE_ROWS
 from cachetier.local.repair.open_catalog import CatalogView
@@ -56,8 +56,8 @@ class RemoteChecks:
         self._bucket.objects.check()  # a bucket that is gone looks like one without objects
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fsck") as threads:
             self._threads = threads
-            for run in [self._run] if self._run else self._view.read(queries.runs):
-                for save in self._view.read(queries.saves_of_run, run):
+            for run in [self._run] if self._run else self._view.read(saves.runs):
+                for save in self._view.read(saves.saves_of_run, run):
                     yield from self._save(save)
                 yield from self._uploads(run)
 
@@ -161,7 +161,7 @@ class RemoteChecks:
                 if (found.step, found.save_id) == (save.step, save.save_id):
                     continue
                 message = f"the part of rank {part.rank} is one of save {found.save_id}"
-            now = self._view.read(queries.save_by_number, save.number)
+            now = self._view.read(saves.save_by_number, save.number)
             if now is not None and now.state in OPEN_STATES:
                 yield self._of(FindingKind.PART_DAMAGED, save, message, rank=part.rank)
 
@@ -267,7 +267,7 @@ class RemoteChecks:
     def _uploads(self, run: str) -> Iterator[Finding]:
         """Look for multipart uploads of shards here whose saves take no more."""
         replica = None if self._remote.name == DURABLE else self._remote.name
-        ended = self._view.read(gc_queries.ended_locations, run, replica)
+        ended = self._view.read(uploads.ended_locations, run, replica)
         spread = any(location.endswith(SPREAD_MARK) for location in ended)
         layout = self._bucket.layout
         for prefix in layout.upload_prefixes(run, spread=spread) if ended else ():
@@ -277,7 +277,7 @@ class RemoteChecks:
                 self._report.unanswered.append(f"uploads at {self._remote.name}: {error.message}")
                 return
             for key, upload_id in found:
-                save = self._view.read(gc_queries.save_of_upload, ended, key, prefix)
+                save = self._view.read(uploads.save_of_upload, ended, key, prefix)
                 if save is not None:
                     message = f"an upload of {key} was never finished"
                     yield self._of(

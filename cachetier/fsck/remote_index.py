@@ -16,7 +16,7 @@ from cachetier_client.clock import Clock
 from cachetier.errors import IntegrityError
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import LeftError
-from cachetier.local.catalog import repair_writes
+from cachetier.local.catalog import copies
 from cachetier.local.repair import check_queries
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
@@ -64,7 +64,7 @@ class RemoteIndex:
     def remember(self, shard: Shard, remote: Remote, stored: Stored) -> None:
         """Write into the catalog that ``remote`` holds a shard, and how it stores it."""
         now = self._clock.now()
-        self._store.write(repair_writes.remember, shard.version, remote.name, stored, now)
+        self._store.write(copies.remember, shard.version, remote.name, stored, now)
 
     def together(self, shard: Shard, save: Save, remote: Remote, stored: Stored) -> list[Shard]:
         """Return the shards that lie in one object with ``shard``, in the order of its bytes."""

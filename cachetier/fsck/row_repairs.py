@@ -14,7 +14,7 @@ from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.adopt_files import content_of
 from cachetier.fsck.findings import Finding, FindingKind, LeftError, RepairOutcome
-from cachetier.local.catalog import queries, repair_writes, rows
+from cachetier.local.catalog import rows, saves, shards
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.lost_and_found import Identity
@@ -82,7 +82,7 @@ class _RowRepairs:
         self._durable = durable
 
     def reindex(self, _finding: Finding) -> str:
-        self._catalog.run(repair_writes.reindex)
+        self._catalog.run(shards.reindex)
         accounted, walked = self._view.read(check_queries.accounts)
         if self._view.read(check_queries.complaints) or accounted != walked:
             raise LeftError("the tables themselves are damaged: read docs/recovery.md")
@@ -90,7 +90,7 @@ class _RowRepairs:
 
     def rewrite(self, finding: Finding) -> str:
         """Write a row again, as its bytes or the documents of its step say what it was."""
-        save = self._view.read(queries.save_by_number, finding.number)
+        save = self._view.read(saves.save_by_number, finding.number)
         row = self._view.read(check_queries.damaged_row, finding.version)
         if save is None or row is None:
             raise LeftError("it is gone meanwhile: look again")
@@ -107,7 +107,7 @@ class _RowRepairs:
         if right.name != row.name and right.name in taken:
             raise LeftError(f"it was {right.name}, as another row says it is: save the step again")
         self._catalog.run(
-            repair_writes.rewrite,
+            shards.rewrite,
             finding.version,
             save.save_id,
             right.name,
@@ -167,7 +167,7 @@ class _RowRepairs:
     def _entries(
         self, durable: Bucket, save: Save, location: str, rank: int
     ) -> Iterator[ShardEntry]:
-        parts = self._view.read(queries.parts_of, save.number)
+        parts = self._view.read(saves.parts_of, save.number)
         for each in sorted({rank, *(part.rank for part in parts)}):
             try:
                 part = durable.part(save.run, location, each)

@@ -15,12 +15,7 @@ from pathlib import Path
 
 from cachetier_client.clock import Clock
 
-from cachetier.errors import (
-    CatalogDamagedError,
-    ConfigError,
-    DirectoryInUseError,
-    RemoteError,
-)
+from cachetier.errors import CatalogDamagedError, ConfigError, DirectoryInUseError, RemoteError
 from cachetier.fsck.adopt_files import FileAdopter
 from cachetier.fsck.adopt_objects import ObjectAdopter
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport, RepairOutcome
@@ -29,8 +24,8 @@ from cachetier.fsck.mount_checks import MountChecks
 from cachetier.fsck.remote_checks import RemoteChecks
 from cachetier.fsck.repairs import ABOUT_TO, AT_START, Repairs
 from cachetier.fsck.row_repairs import repaired_rows
-from cachetier.local.catalog import repair_writes, running
-from cachetier.local.catalog.records import LOST_WITH_LOG
+from cachetier.local.catalog import saves, wal
+from cachetier.local.catalog.rows import LOST_WITH_LOG
 from cachetier.local.lost_and_found import LostAndFound
 from cachetier.local.recovery import CATALOG_NAME, lock_directory, open_store
 from cachetier.local.repair import check_queries
@@ -139,7 +134,7 @@ def _looked(
     report: FsckReport,
     sleep: Sleep,
 ) -> Iterator[Finding]:
-    if not report.online and running.is_log_lost(cache_dir / CATALOG_NAME):
+    if not report.online and wal.is_log_lost(cache_dir / CATALOG_NAME):
         message = "commits that were acknowledged went with its log"
         yield Finding(FindingKind.LOG_LOST, message)
     try:
@@ -201,7 +196,7 @@ def _repaired(
             restore.close()
         store.close()
     if made_up:
-        running.remove(cache_dir / CATALOG_NAME)
+        wal.remove_mark(cache_dir / CATALOG_NAME)
 
 
 def _loss_in(findings: Sequence[Finding], *, rebuild: bool) -> Finding | None:
@@ -249,7 +244,7 @@ def _taken_back(
     if any(adopter.unanswered for adopter in adopters):
         yield RepairOutcome(loss, False, "the remote did not answer: repair again once it does")
         return False
-    store.write(repair_writes.report_lost_log, now)
+    store.write(saves.report_lost_log, now)
     yield RepairOutcome(loss, True, f"files are taken back; {LOST_WITH_LOG}")
     return True
 

@@ -17,14 +17,10 @@ from cachetier_client.identity.names import SaveIds, checked_element_size
 from cachetier_client.io import digests
 from cachetier_client.results import Receipt
 
-from cachetier.errors import (
-    CachetierError,
-    DigestMismatchError,
-    InvalidRequestError,
-)
+from cachetier.errors import CachetierError, DigestMismatchError, InvalidRequestError
 from cachetier.ingest.admission import GROWTH_BYTES, Admission
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.puts import Committed
+from cachetier.local.catalog import saves
+from cachetier.local.catalog.parts import Committed
 from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.checkpoint import admitted_save
@@ -119,7 +115,7 @@ class NodeIngest:
         _check(name, size_bytes)
         self._admission.refuse_who_has_too_much()
         self._after_asking(
-            ids, lambda: admitted_save(self._store.read(queries.saves_of, ids.run, ids.step), ids)
+            ids, lambda: admitted_save(self._store.read(saves.saves_of, ids.run, ids.step), ids)
         )
         staged = self._admission.stage(size_bytes, timeout_seconds)
         return staged or self._through(ids, name, size_bytes)

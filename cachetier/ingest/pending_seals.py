@@ -25,13 +25,8 @@ from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import from_hex
 
-from cachetier.errors import (
-    CachetierError,
-    IntegrityError,
-    ObjectMissingError,
-    RemoteError,
-)
-from cachetier.local.catalog import drain_queries, drain_writes, puts, queries
+from cachetier.errors import CachetierError, IntegrityError, ObjectMissingError, RemoteError
+from cachetier.local.catalog import copies, parts, shards
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.names import DURABLE
@@ -88,10 +83,10 @@ class PendingSeals:
     def look(self) -> int:
         """Look where it is due, and complete what is found; return how many parts were sealed."""
         now, sealed = self._clock.monotonic(), 0
-        parts = self._store.read(drain_queries.unsealed_parts)
-        known = {(save.number, rank) for save, rank in parts}
+        found = self._store.read(parts.unsealed_parts)
+        known = {(save.number, rank) for save, rank in found}
         self._due = {rank: due for rank, due in list(self._due.items()) if rank in known}
-        for save, rank in parts:
+        for save, rank in found:
             if self._stopping:
                 break
             at, pause = self._due.get((save.number, rank), (now, FIRST_PAUSE_SECONDS))
@@ -105,7 +100,7 @@ class PendingSeals:
 
     def tidy(self) -> None:
         """Remove pending seals of parts that are sealed: a crash came between seal and removal."""
-        for save, rank in self._store.read(drain_queries.sealed_parts):
+        for save, rank in self._store.read(parts.sealed_parts):
             if save.location is None:
                 continue
             key = self._bucket.layout.pending_key(save.run, save.location, rank)
@@ -181,12 +176,12 @@ class PendingSeals:
         if not self._has_all(save, location, sealed):
             return False
         named = {shard.name for shard in part.shards}
-        here = self._store.read(queries.shards_of, save.number)
+        here = self._store.read(shards.shards_of, save.number)
         given_up = [s.name for s in here if s.rank == rank and s.name not in named]
         if given_up:
             listed = ", ".join(sorted(given_up)[:5])
             tell(log, events.PART_TAKEN_BACK, rank=rank, names=listed, **of(save))
-            self._store.drop(self._store.write(puts.take_back, ids, given_up))
+            self._store.drop(self._store.write(parts.take_back, ids, given_up))
         self._seal(ids, sealed, save, location)
         return True
 
@@ -204,7 +199,7 @@ class PendingSeals:
     def _holds(self, save: Save, pending: PendingSeal) -> bool:
         """Return whether all that the client knows to be here is."""
         for held in pending.held:
-            shard = self._store.read(queries.shard_named, save.number, held.name)
+            shard = self._store.read(shards.shard_named, save.number, held.name)
             described = (held.size_bytes, from_hex(held.digest))
             if (
                 shard is None
@@ -227,11 +222,11 @@ class PendingSeals:
 
     def _seal(self, ids: SaveIds, pending: PendingSeal, save: Save, location: str) -> None:
         # What is nowhere but in the bucket must be found there before the drain has claimed, too.
-        self._store.write(drain_writes.record_location, save.number, location)
+        self._store.write(copies.record_location, save.number, location)
         for entry in pending.shards:
             self._take_over(ids, entry)
         self._store.write(
-            puts.seal,
+            parts.seal,
             self._store.policy,
             ids,
             pending.ranks_on_node,
@@ -245,12 +240,12 @@ class PendingSeals:
         store, now, remote = self._store, self._clock.now(), self._remote
         content = entry.content()
         taken = store.write(
-            puts.commit_remote, store.policy, ids, entry.name, content, remote, now, replaces=True
+            parts.commit_remote, store.policy, ids, entry.name, content, remote, now, replaces=True
         )
         store.drop(taken.replaced)
         if taken.repeated:
             version, stored = taken.shard.version, Stored.raw(content)
-            store.write(drain_writes.record_verified, version, remote, [remote], now, stored)
+            store.write(copies.record_verified, version, remote, [remote], now, stored)
 
 
 def _ids_of(pending: PendingSeal, save: Save, rank: int, key: str) -> SaveIds:

@@ -49,7 +49,7 @@ from cachetier.errors import (
     StepPublishedError,
 )
 from cachetier.ingest.ingest import RemoteStage
-from cachetier.local.catalog import claims, drain_queries, drain_writes, puts, queries
+from cachetier.local.catalog import copies, notes, parts, saves, shards, uploads
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState, claimant_of
 from cachetier.model.lifecycle import ShardState
@@ -101,8 +101,8 @@ class WriteThrough:
             RemoteRefusedError: A person has to mend the remote.
             SaveSupersededError, StepPublishedError, AbortedError: The save has no future.
         """
-        save = self.store.write(puts.admit, self.store.policy, ids, self.clock.now())
-        existing = self.store.read(queries.shard_named, save.number, name)
+        save = self.store.write(parts.admit, self.store.policy, ids, self.clock.now())
+        existing = self.store.read(shards.shard_named, save.number, name)
         if existing is not None:
             return _Repeat(existing)
         with ExitStack() as held:
@@ -113,11 +113,9 @@ class WriteThrough:
             held.callback(self._queue.release, save.number, name)
             key = self.bucket.layout.shard_key(ids.run, location, name)
             with _as_backpressure():
-                replaced = self.store.read(
-                    drain_queries.replaced_by, save.number, name, self.remote
-                )
+                replaced = self.store.read(uploads.replaced_by, save.number, name, self.remote)
                 abort_replaced(self.bucket.objects, key, replaced.uploads)
-            version = self.store.write(puts.reserve_version)
+            version = self.store.write(parts.reserve_version)
             target = partial(self._target, save, location, ids.rank, name, version)
             return _Stream(self, ids, name, key, target, size_bytes, held.pop_all())
 
@@ -130,12 +128,12 @@ class WriteThrough:
             self.bucket.layout.shard_key(save.run, location, name),
             object_metadata(save.save_id, self._identity(), version, content),
             content,
-            replaced=self.store.read(drain_queries.replaced_by, save.number, name, self.remote),
+            replaced=self.store.read(uploads.replaced_by, save.number, name, self.remote),
             is_fixed=partial(self._publisher.is_fixed, *which),
         )
 
     def _identity(self) -> str:
-        epoch = self.store.read(claims.own_claim, self.remote).epoch
+        epoch = self.store.read(notes.own_claim, self.remote).epoch
         return store_identity(self.store.store_id, epoch)
 
     @contextmanager
@@ -150,15 +148,15 @@ class WriteThrough:
     def _location(self, save: Save, ids: SaveIds) -> str:
         if save.location is not None:
             return save.location
-        claimed = self._publisher.claim(self.store.read(queries.claimant, save))
+        claimed = self._publisher.claim(self.store.read(saves.claimant, save))
         if isinstance(claimed, Ended):
             outcome = save.number, claimed.state, None, self.clock.now()
-            write, policy = drain_writes.record_outcome, self.store.policy
+            write, policy = copies.record_outcome, self.store.policy
             self.store.drop(self.store.write(write, policy, *outcome))
             raise _ended(claimed, ids)
         if claimed.published:
             raise StepPublishedError(f"step {ids.step} is published already", **ids.context)
-        self.store.write(drain_writes.record_location, save.number, claimed.location)
+        self.store.write(copies.record_location, save.number, claimed.location)
         return claimed.location
 
 
@@ -238,7 +236,7 @@ class _Stream:
             through = self._through
             what = self._ids, self._name, content, through.remote, through.clock.now()
             store = through.store
-            committed = store.write(puts.commit_remote, store.policy, *what)
+            committed = store.write(parts.commit_remote, store.policy, *what)
         except BaseException:
             self.abort()
             raise

@@ -18,7 +18,7 @@ import apsw
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import CachetierError
-from cachetier.local.catalog import puts, queries
+from cachetier.local.catalog import parts, saves, shards
 from cachetier.local.files.data_files import FILE_ID, identity_of
 from cachetier.local.identity import ObjectIdentity
 from cachetier.model.checkpoint import OPEN_STATES
@@ -116,10 +116,10 @@ def superfluous_because(
     if identity is None:
         return None
     ids = identity.ids
-    save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
+    save = saves.save_named(sql, ids.run, ids.step, ids.save_id)
     if save is None:
         return None
-    row = queries.shard_named(sql, save.number, identity.name)
+    row = shards.shard_named(sql, save.number, identity.name)
     if row is None and save.state not in OPEN_STATES:
         return f"its save is {save.state}, without it"
     if row is not None:
@@ -128,6 +128,6 @@ def superfluous_because(
             newer = written_at > row.committed_at
             return None if newer else "other bytes were put under its name since"
         return None if row.state is ShardState.QUARANTINED else "the catalog has the shard"
-    if puts.is_final(sql, save.number, ids.rank):
+    if parts.is_final(sql, save.number, ids.rank):
         return "its rank sealed without it"
     return None

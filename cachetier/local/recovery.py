@@ -25,10 +25,10 @@ import apsw
 from cachetier_client.clock import Clock
 
 from cachetier.errors import CatalogDamagedError, DirectoryInUseError
-from cachetier.local.catalog import connection, local_copies, queries, running
+from cachetier.local.catalog import connection, figures, shards, wal
 from cachetier.local.catalog.committer import Committer
-from cachetier.local.catalog.records import IncidentRecord
-from cachetier.local.catalog.reserve import Reserve
+from cachetier.local.catalog.connection import Reserve
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.files.data_files import (
     DiskFiles,
     Files,
@@ -139,7 +139,7 @@ def open_store(
     sync_filesystem(cache_dir)
     catalog_path = cache_dir / CATALOG_NAME
     _refuse_lost_catalog(catalog_path, files)
-    running.check_log(catalog_path, may_be_lost=log_may_be_lost)
+    wal.check_log(catalog_path, may_be_lost=log_may_be_lost)
     writer = connection.open_writer(catalog_path, clock.now(), vfs)
     try:
         store_id = connection.store_id_of(writer)
@@ -220,17 +220,17 @@ def _reconciled(store: Store, lost_and_found: LostAndFound, clock: Clock) -> Rec
             aside += 1
     for file_id, (version, _size) in named.items():
         _report_lost(store, version, file_id, clock)
-    store.space.account(store.read(queries.totals).local_bytes + lost_and_found.size_bytes())
+    store.space.account(store.read(figures.totals).local_bytes + lost_and_found.size_bytes())
     return Recovered(store, rubbish, aside, len(named))
 
 
 def _named_files(sql: apsw.Connection) -> list[tuple[str, int, int]]:
-    return list(queries.files(sql))
+    return list(shards.files(sql))
 
 
 def _report_lost(store: Store, version: int, file_id: str, clock: Clock) -> None:
     """A row without its bytes is an incident; a clean one still has them remotely."""
-    shard = store.read(queries.shard_by_version, version)
+    shard = store.read(shards.shard_by_version, version)
     if shard is None or shard.state is ShardState.QUARANTINED:
         return
     incident = IncidentRecord(
@@ -239,6 +239,6 @@ def _report_lost(store: Store, version: int, file_id: str, clock: Clock) -> None
         hint="Restore the step from its remote, or save it again.",
         **shard.context,
     )
-    before = store.write(local_copies.record_damage, version, incident, clock.now())
+    before = store.write(shards.record_damage, version, incident, clock.now())
     if before.state is ShardState.CLEAN:
         store.files.remove(file_id)  # it may be there, with another size

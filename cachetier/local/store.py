@@ -32,19 +32,11 @@ from cachetier.errors import (
     StagedIOError,
     machine_failure,
 )
-from cachetier.local.catalog import (
-    connection,
-    local_copies,
-    puts,
-    queries,
-    replica_queries,
-    replica_writes,
-    reserve,
-)
+from cachetier.local.catalog import connection, copies, parts, shards
 from cachetier.local.catalog.committer import Committer
-from cachetier.local.catalog.puts import Committed
-from cachetier.local.catalog.records import NewShard
-from cachetier.local.files.data_files import Files
+from cachetier.local.catalog.parts import Committed
+from cachetier.local.catalog.rows import NewShard
+from cachetier.local.files.data_files import FULL, Files
 from cachetier.local.files.space import Space
 from cachetier.local.identity import FileMark, shard_mark
 from cachetier.local.local_copy import LocalCopy
@@ -91,7 +83,7 @@ class Staged:
 
 
 class Outcome(Protocol):
-    """What a commit made of new bytes: see ``puts.Committed``."""
+    """What a commit made of new bytes: see ``parts.Committed``."""
 
     @property
     def replaced(self) -> Sequence[Shard]: ...
@@ -188,8 +180,8 @@ class Store:
 
     def configure_replicas(self, replicas: Mapping[str, bool]) -> None:
         """Take ``replicas`` for those of the settings; nothing is written if they are already."""
-        if self.read(replica_queries.configured) != dict(replicas):
-            self.write(replica_writes.configure, replicas)
+        if self.read(shards.configured_replicas) != dict(replicas):
+            self.write(copies.configure_replicas, replicas)
 
     # --- room ------------------------------------------------------------------------------------
 
@@ -293,7 +285,7 @@ class Store:
             staged,
             mark,
             content,
-            lambda sql, now: puts.commit_shard(sql, self.policy, ids, new, now),
+            lambda sql, now: parts.commit_shard(sql, self.policy, ids, new, now),
         )
 
     def commit_file(
@@ -327,7 +319,7 @@ class Store:
         new = NewShard(name, ids.rank, content, body=body)
         return self.commit_body(
             content.size_bytes,
-            lambda sql, now: puts.commit_shard(sql, self.policy, ids, new, now),
+            lambda sql, now: parts.commit_shard(sql, self.policy, ids, new, now),
         )
 
     def commit_body(self, size_bytes: int, record: Record[Kept]) -> Callable[[], Kept]:
@@ -386,7 +378,7 @@ class Store:
         try:
             mark = shard_mark(self.store_id, shard, shard.name, shard.content, of_any_world)
             self._sync(staged, mark, shard.content)
-            before = self.write(local_copies.attach, shard.version, staged.file_id)
+            before = self.write(shards.attach, shard.version, staged.file_id)
         except BaseException:
             self.discard(staged)
             raise
@@ -430,7 +422,7 @@ class Store:
             FileNotFoundError: The file was removed meanwhile, or is lost: look the shard up again.
         """
         if shard.inline:
-            body = self.read(queries.body_of, shard.version)
+            body = self.read(shards.body_of, shard.version)
             return LocalCopy(shard, None, body) if body is not None else None
         if shard.file_id is None:
             handed_out = self.open_files.reopened(shard.version)
@@ -447,7 +439,7 @@ class Store:
         unread = shard.file_id is None or self.files.unread(shard.file_id)
         if not unread and not (self.open_files.may_go(shard) and though_read):
             return False
-        self.drop([self.write(local_copies.evict, shard.version)])
+        self.drop([self.write(shards.evict, shard.version)])
         return unread
 
     def drop(self, shards: Iterable[Shard]) -> None:
@@ -505,7 +497,7 @@ class Store:
     def refused_by_disk(self, error: OSError) -> CachetierError:
         """Count that the disk did not take bytes, and return what the put says."""
         self._on_disk_error("write")
-        if error.errno in reserve.FULL:
+        if error.errno in FULL:
             return DiskFullError(DISK_IS_FULL)
         if error.errno == errno.EROFS:
             self.fence(READ_ONLY)
@@ -518,7 +510,7 @@ class Store:
 
     def _not_allocated(self, size_bytes: int, error: OSError) -> CachetierError:
         """Give back what was reserved for a file, and return what the put says."""
-        if error.errno in reserve.FULL:
+        if error.errno in FULL:
             self.space.refuse(size_bytes, self.files.free_bytes())
         else:
             self.space.release(size_bytes)

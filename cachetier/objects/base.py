@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from cachetier_client.bucket_format.stored import Content
 
 from cachetier.errors import CachetierError
-from cachetier.local.catalog.object_writes import UNCONDITIONAL, Condition
+from cachetier.local.catalog.objects import UNCONDITIONAL, Condition
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
 from cachetier.model.objects import NO_HEAD, Head, Mount

@@ -28,8 +28,8 @@ from cachetier_client.clock import Clock
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CachetierError, NotFoundError, RemoteError, TransientError
-from cachetier.local.catalog import objects, order_notes
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import objects
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.cluster_order import (
     UNLISTED,
@@ -144,7 +144,7 @@ class MountOrder:
         epoch, written, known = secrets.token_hex(8), False, False
         try:
             now = self._clock.now()
-            self._store.write(order_notes.open_epoch, self.mount.run, epoch, now)
+            self._store.write(objects.open_epoch, self.mount.run, epoch, now)
             known = True
             written = asks and self._write_note(epoch, now)
         finally:
@@ -196,7 +196,7 @@ class MountOrder:
             with self._changed:
                 self._went_away()
             return False
-        self._store.write(order_notes.record_written, self.mount.run, epoch)
+        self._store.write(objects.record_written, self.mount.run, epoch)
         return True
 
     def _node_of(self, name: str) -> str:
@@ -231,13 +231,13 @@ class MountOrder:
         self._names()  # it is away still: nothing changes
         self._close_epoch()
         run, read = self.mount.run, self._store.read
-        markers = read(order_notes.waiting_markers, run)
-        owed = [note for note in read(order_notes.notes_of, run) if not note.written]
+        markers = read(objects.waiting_markers, run)
+        owed = [note for note in read(objects.notes_of, run) if not note.written]
         names = self._names()
         for marker in markers:
             if marker.waits == UNLISTED:
                 waits = waits_for(names, self._store.store_id)
-                self._store.write(order_notes.record_waits, marker.version, waits)
+                self._store.write(objects.record_waits, marker.version, waits)
         for note in owed:
             if not self._write_note(note.epoch, note.opened_at):
                 raise TransientError(f"the notes of {run} are owed still")
@@ -247,10 +247,10 @@ class MountOrder:
 
     def _is_held(self) -> bool:
         save = self._store.read(objects.mount_save, self.mount.run)
-        return save is not None and self._store.read(order_notes.is_held, save)
+        return save is not None and self._store.read(objects.is_held, save)
 
     def _waiting(self) -> list[ObjectVersion]:
-        waiting = self._store.read(order_notes.waiting_markers, self.mount.run)
+        waiting = self._store.read(objects.waiting_markers, self.mount.run)
         return [marker for marker in waiting if names_in(marker.waits)]
 
     def _look(self, waiting: Sequence[ObjectVersion]) -> None:
@@ -258,7 +258,7 @@ class MountOrder:
         names = self._names()
         known = {
             note_name(self._store.store_id, note.epoch)
-            for note in self._store.read(order_notes.notes_of, self.mount.run)
+            for note in self._store.read(objects.notes_of, self.mount.run)
         }
         for name in names - known:
             if is_of_store(name, self._store.store_id):
@@ -268,23 +268,23 @@ class MountOrder:
             assert marker.waits is not None
             left = still_waits_for(marker.waits, names)
             if left != marker.waits:
-                self._store.write(order_notes.record_waits, marker.version, left)
+                self._store.write(objects.record_waits, marker.version, left)
                 self._ring()
             for name in names_in(left):
                 self._node_of(name)
 
     def _clear(self) -> None:
         """Close what is drained, and take away its note."""
-        for note in self._store.read(order_notes.notes_of, self.mount.run):
+        for note in self._store.read(objects.notes_of, self.mount.run):
             with self._changed:
                 busy = self._opening or note.epoch in self._leases
                 run = self.mount.run
-                if busy or not self._store.read(order_notes.is_drained, run, note.epoch):
+                if busy or not self._store.read(objects.is_drained, run, note.epoch):
                     continue
                 if self._open == note.epoch:
                     self._open = None
             self._bucket.delete(self._key(note_name(self._store.store_id, note.epoch)))
-            self._store.write(order_notes.forget_epoch, self.mount.run, note.epoch)
+            self._store.write(objects.forget_epoch, self.mount.run, note.epoch)
 
     def _count(self, seconds: float) -> None:
         """Count a round that was answered for markers that nothing came for; let old ones go.
@@ -309,7 +309,7 @@ class MountOrder:
         incident = (
             IncidentRecord("order", message, hint, marker.run, 0, marker.key) if message else None
         )
-        self._store.write(order_notes.release, marker.version, incident, self._clock.now())
+        self._store.write(objects.release, marker.version, incident, self._clock.now())
         tell(log, events.MARKER_RELEASED, run=marker.run, name=marker.key, by_itself=bool(message))
         self._ring()
 

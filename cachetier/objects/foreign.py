@@ -9,7 +9,7 @@ from cachetier_client.bucket_format.uploads import ETAG_KEY, ObjectInfo
 from cachetier_client.io import digests
 
 from cachetier.errors import RemoteDigestError
-from cachetier.local.catalog.object_writes import InBucket
+from cachetier.local.catalog.objects import InBucket
 from cachetier.model.levels import Level
 from cachetier.model.objects import OUR_METADATA, Head
 from cachetier.objects.base import Found

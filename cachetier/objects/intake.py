@@ -16,7 +16,7 @@ from cachetier_client.clock import Clock
 from cachetier.errors import CachetierError, InvalidRequestError, ReadOnlyMountError
 from cachetier.ingest.admission import Admission
 from cachetier.ingest.shares import Shares
-from cachetier.local.catalog.object_writes import NewPiece
+from cachetier.local.catalog.objects import NewPiece
 from cachetier.local.identity import FileMark
 from cachetier.local.store import Outcome, Record, Staged, Store
 from cachetier.model.objects import RECORD_BYTES, Mode, Mount

@@ -9,8 +9,8 @@ from dataclasses import replace
 from cachetier_client.bucket_format.stored import Content
 
 from cachetier.errors import InvalidRequestError, NotDurableError
-from cachetier.local.catalog import object_writes, objects
-from cachetier.local.catalog.object_writes import (
+from cachetier.local.catalog import objects
+from cachetier.local.catalog.objects import (
     UNCONDITIONAL,
     CommittedObject,
     Condition,
@@ -21,13 +21,7 @@ from cachetier.local.catalog.object_writes import (
 from cachetier.local.identity import FileMark, ObjectIdentity
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
-from cachetier.model.objects import (
-    KEY_LIMIT_BYTES,
-    NO_HEAD,
-    Mount,
-    ObjectState,
-    etag_of,
-)
+from cachetier.model.objects import KEY_LIMIT_BYTES, NO_HEAD, Mount, ObjectState, etag_of
 from cachetier.objects.base import PutAnswer, PutObject
 from cachetier.objects.intake import ObjectIntake, piece_of, refuse_read_only
 from cachetier.objects.ordering import Ordering, Place
@@ -93,9 +87,7 @@ class ObjectPuts:
             new = replace(_new_object(mount, put, content, etag, place), acknowledged_at=at)
             committed = self._intake.commit(
                 *(mount, bytes_of, content, timeout_seconds, mark),
-                lambda sql, now: object_writes.commit_object(
-                    sql, mount.run, new, piece, condition, now
-                ),
+                lambda sql, now: objects.commit_object(sql, mount.run, new, piece, condition, now),
             )
         self._intake.store_clock.acknowledged(committed.version, at)
         return answer_of(committed, place)
@@ -120,7 +112,7 @@ class ObjectPuts:
                 of_mount = mount.run, deletions
                 return self._intake.write(
                     mount,
-                    lambda sql, now: object_writes.delete_keys(sql, *of_mount, now, condition),
+                    lambda sql, now: objects.delete_keys(sql, *of_mount, now, condition),
                 )
 
             deleted = self._intake.recorded(mount, len(keys), write)

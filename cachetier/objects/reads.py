@@ -19,7 +19,7 @@ from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier import callers
 from cachetier.errors import IntegrityError, NoSuchKeyError, NotFoundError, RemoteError
-from cachetier.local.catalog import object_reads, objects
+from cachetier.local.catalog import objects
 from cachetier.local.store import Store
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
@@ -110,7 +110,7 @@ class ObjectReads:
         if mount.is_reserved(key):
             raise _no_such_key(mount, key)
         for _ in range(_LOOKS_AT_MOVING_KEY):
-            known = self._store.read(object_reads.newest_with_pieces, mount.run, key)
+            known = self._store.read(objects.newest_with_pieces, mount.run, key)
             if known is not None and known[0].deleted:
                 raise _no_such_key(mount, key)
             if known is not None and len(known[1]) < known[0].pieces:
@@ -173,7 +173,7 @@ class ObjectReads:
         try:
             yield
         except IntegrityError as error:
-            place = self._store.read(object_reads.place_of, piece)
+            place = self._store.read(objects.place_of, piece)
             if place is not None and self._is_made_up_for(place.version):
                 message = f"{place.version.key} was replaced in the bucket: read it again"
                 raise NotFoundError(message, **place.version.context) from error
@@ -213,7 +213,7 @@ class ObjectReads:
     def _described(self, mount: Mount, entries: Sequence[Entry]) -> Sequence[Found | str]:
         """Describe entries; what the bucket has of this node under the ETag that its door gave."""
         keys = [each.key for each in entries if isinstance(each, ListedObject)]
-        here = self._store.look(object_reads.newest_of, mount.run, keys)
+        here = self._store.look(objects.newest_of, mount.run, keys)
         return [_listed(each, here.get(name_of(each))) for each in entries]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from cachetier_client.identity.names import MOUNT_MARK, shown
 
 from cachetier.errors import InvalidRequestError, NotFoundError, RemoteRefusedError
-from cachetier.local.catalog import object_drains
+from cachetier.local.catalog import objects
 from cachetier.local.store import Store
 from cachetier.model.objects import WHATEVER_IS_THERE
 from cachetier.objects.cluster import ClusterOrdering
@@ -55,7 +55,7 @@ class Settling:
 
     def _keep(self, mount: str, key: str, *, ours: bool) -> str:
         run = f"{MOUNT_MARK}{mount}"
-        version = self._store.read(object_drains.conflict_of, run, key)
+        version = self._store.read(objects.conflict_of, run, key)
         if version is None:
             raise NotFoundError(f"no object {key} of mount {mount} is in conflict", name=key)
         bucket = self._buckets.of(run).objects
@@ -68,9 +68,9 @@ class Settling:
         there = info.etag if info is not None else ""
         if ours:
             base = there or WHATEVER_IS_THERE  # it may say that something is there all the same
-            self._store.write(object_drains.keep_ours, version.version, base)
+            self._store.write(objects.keep_ours, version.version, base)
         else:
-            removed = self._store.write(object_drains.keep_theirs, version.version, there)
+            removed = self._store.write(objects.keep_theirs, version.version, there)
             self._store.drop(removed)
         self._ring()
         return there

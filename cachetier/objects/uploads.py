@@ -16,7 +16,7 @@ from cachetier.local.catalog.object_uploads import (
     PartRow,
     UploadRow,
 )
-from cachetier.local.catalog.object_writes import NewObject
+from cachetier.local.catalog.objects import NewObject
 from cachetier.local.identity import ObjectIdentity
 from cachetier.local.store import Staged
 from cachetier.model.objects import (

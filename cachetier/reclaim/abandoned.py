@@ -19,7 +19,7 @@ from cachetier_client.bucket_format import publication
 from cachetier_client.bucket_format.documents import SeenManifest, manifest_of
 from cachetier_client.bucket_format.publication import Claimant, ClaimState
 
-from cachetier.local.catalog import gc_queries, queries
+from cachetier.local.catalog import notes, saves
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save
 from cachetier.remote.bucket import Bucket
@@ -71,15 +71,15 @@ class AbandonedSaves:
             RemoteError: It cannot say.
             IntegrityError: The manifest is damaged.
         """
-        claimant = self._store.read(queries.claimant, save)
+        claimant = self._store.read(saves.claimant, save)
         seen = self._bucket.manifest(save.run, save.step)
         manifest = manifest_of(seen)
         claimed = manifest is not None and manifest.save_id == save.save_id
         location = save.location or (manifest.location if manifest and claimed else None)
         look = Look(claimant, seen, location)
         claim_state = publication.claim_state(claimant, manifest)
-        unsealed = self._store.read(gc_queries.lacks_ranks_here, save)
-        taken_back = self._store.read(gc_queries.was_taken_back, save)
+        unsealed = self._store.read(saves.lacks_ranks_here, save)
+        taken_back = self._store.read(notes.was_taken_back, save)
         if unsealed and taken_back and claim_state is not ClaimState.PUBLISHED:
             return replace(look, left=_TAKEN_BACK)
         if claim_state not in _HOPEFUL:
@@ -114,7 +114,7 @@ class AbandonedSaves:
         ranks = range(save.world_size)
         sealed = {r for r in ranks if layout.part_key(save.run, location, r) in keys}
         pending = {r for r in ranks if layout.pending_key(save.run, location, r) in keys}
-        parts = self._store.read(queries.parts_of, save.number)
+        parts = self._store.read(saves.parts_of, save.number)
         here = {part.rank for part in parts if part.state is PartState.OPEN}
         past_us = bool(here) and here <= sealed | pending
         return publication.missing_ranks(save.world_size, sealed), past_us

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from cachetier_client.clock import Clock
 
 from cachetier.errors import NotFoundError, PinnedError, RemoteError
-from cachetier.local.catalog import deletes, queries
+from cachetier.local.catalog import saves, shards
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ForbiddenTransitionError
 from cachetier.model.shard import Shard
@@ -93,8 +93,8 @@ class Evictor:
         """Drop the shards of saves that a newer save replaced; return how many went."""
         before = self._clock.now() - self._collect_after_seconds
         collected = 0
-        for save in self._store.read(queries.superfluous_saves, before):
-            shards = self._store.write(deletes.delete_superfluous_shards, save.number)
+        for save in self._store.read(saves.superfluous_saves, before):
+            shards = self._store.write(saves.delete_superfluous_shards, save.number)
             self._store.drop(shards)
             collected += len(shards)
         return collected
@@ -125,6 +125,6 @@ class Evictor:
         return freed
 
     def _least_recently_used(self) -> list[Shard]:
-        shards = self._store.read(queries.clean_local_shards)
-        self._used_at = {s.version: self._used_at.get(s.version, s.committed_at) for s in shards}
-        return sorted(shards, key=lambda shard: self._used_at[shard.version])
+        found = self._store.read(shards.clean_local_shards)
+        self._used_at = {s.version: self._used_at.get(s.version, s.committed_at) for s in found}
+        return sorted(found, key=lambda shard: self._used_at[shard.version])

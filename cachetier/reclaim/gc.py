@@ -27,7 +27,7 @@ from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError, InvalidRequestError, RemoteError
-from cachetier.local.catalog import deletes, drain_writes, gc_queries, queries
+from cachetier.local.catalog import copies, saves, shards, uploads
 from cachetier.local.lost_and_found import KEPT_SECONDS, LostAndFound, superfluous_because
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
@@ -165,8 +165,8 @@ class Garbage:
     # --- saves -----------------------------------------------------------------------------------
 
     def _incomplete(self, turn: _Turn) -> Iterator[Rubbish]:
-        saves = self._store.read(gc_queries.incomplete_saves, turn.before)
-        return self._asked(turn, saves, self._collect_incomplete)
+        found = self._store.read(saves.incomplete_saves, turn.before)
+        return self._asked(turn, found, self._collect_incomplete)
 
     def _collect_incomplete(self, turn: _Turn, save: Save) -> Rubbish | None:
         """Collect an incomplete save, or leave it and say so."""
@@ -189,25 +189,25 @@ class Garbage:
     def _end(self, save: Save, look: Look) -> bool:
         """End a save in the bucket, and then here; return False if it may not go any more."""
         number = save.number
-        if not self._store.read(gc_queries.is_unwanted, number):
+        if not self._store.read(saves.is_unwanted, number):
             return False  # the bucket took its time to answer
         if not self._bucket_side.end(look):
             return False
         if look.location is not None:
-            self._store.write(drain_writes.record_location, number, look.location)
-        shards = self._store.write(deletes.delete_incomplete, number)
+            self._store.write(copies.record_location, number, look.location)
+        shards = self._store.write(saves.delete_incomplete, number)
         self._store.drop(shards or [])
         return shards is not None
 
     def _replaced(self, turn: _Turn) -> Iterator[Rubbish]:
-        saves = self._store.read(gc_queries.replaced_saves, turn.before)
-        return self._asked(turn, saves, self._taken)
+        found = self._store.read(saves.replaced_saves, turn.before)
+        return self._asked(turn, found, self._taken)
 
     def _taken(self, turn: _Turn, save: Save) -> Rubbish | None:
         why = f"{save.state}: another save of the step is published"
         found = self._described(GarbageKind.REPLACED, save, save.location, why)
         if not turn.dry_run:
-            shards = self._store.write(deletes.delete_replaced, save.number)
+            shards = self._store.write(saves.delete_replaced, save.number)
             if shards is None:
                 return None
             self._store.drop(shards)
@@ -231,12 +231,12 @@ class Garbage:
 
     def _superfluous(self, turn: _Turn, already_found: Container[Named]) -> Iterator[Rubbish]:
         """Yield replaced saves that left nothing at a remote; housekeeping takes them as well."""
-        for save in self._store.read(queries.superfluous_saves, turn.before):
+        for save in self._store.read(saves.superfluous_saves, turn.before):
             if (save.run, save.step, save.save_id) in already_found:
                 continue
             shards, size_bytes = self._local(save)
             if not turn.dry_run:
-                self._store.drop(self._store.write(deletes.delete_superfluous_shards, save.number))
+                self._store.drop(self._store.write(saves.delete_superfluous_shards, save.number))
             yield replace(
                 _of_save(GarbageKind.REPLACED, save, f"{save.state} by another save of the step"),
                 shards=shards,
@@ -250,12 +250,12 @@ class Garbage:
         return replace(found, shards=shards, size_bytes=size_bytes, objects=objects)
 
     def _local(self, save: Save) -> tuple[int, int]:
-        return self._store.read(gc_queries.local_bytes_of, save.number)
+        return self._store.read(shards.local_bytes_of, save.number)
 
     def _objects(self, save: Save, location: str) -> int:
         """Count the objects that the drain is to delete at the durable remote."""
         durable, number = self._remotes[0], save.number
-        verified = self._store.read(gc_queries.verified_names, number, durable.name)
+        verified = self._store.read(copies.verified_names, number, durable.name)
         with ThreadPoolExecutor(CALLS_AT_ONCE, thread_name_prefix="gc") as pool:
             each = InBatches(pool)
             return len(owned_keys(durable.bucket, save, location, each=each, verified=verified))
@@ -292,12 +292,12 @@ class Garbage:
     def _uploads_at(self, turn: _Turn, remote: Remote) -> Iterator[Rubbish]:
         replica = None if remote.name == DURABLE else remote.name
         objects, layout = remote.bucket.objects, remote.bucket.layout
-        for run in self._store.read(queries.runs):
-            ended = self._store.read(gc_queries.ended_locations, run, replica)
+        for run in self._store.read(saves.runs):
+            ended = self._store.read(uploads.ended_locations, run, replica)
             spread = any(location.endswith(SPREAD_MARK) for location in ended)
             for prefix in layout.upload_prefixes(run, spread=spread) if ended else ():
                 for key, upload_id in objects.list_uploads(prefix):
-                    save = self._store.read(gc_queries.save_of_upload, ended, key, prefix)
+                    save = self._store.read(uploads.save_of_upload, ended, key, prefix)
                     if save is None or _touched_at(save) >= turn.before:
                         continue
                     if not turn.dry_run:

@@ -9,7 +9,7 @@ before; SQLite uses the freed pages again.
 
 from __future__ import annotations
 
-from cachetier.local.catalog import pruning, queries
+from cachetier.local.catalog import notes, saves
 from cachetier.local.store import Store
 
 DAY_SECONDS = 86_400.0
@@ -27,14 +27,14 @@ def prune_catalog(store: Store, now: float) -> int:
     if store.fenced is not None:
         return 0
     before, idle_before = now - FORGET_AFTER_SECONDS, now - IDLE_SECONDS
-    store.write(pruning.forget_incidents, idle_before, KEPT_INCIDENTS, AT_ONCE)
+    store.write(notes.forget_incidents, idle_before, KEPT_INCIDENTS, AT_ONCE)
     forgotten = 0
-    for run in store.read(queries.runs):
-        idle = store.read(pruning.newest_at, run) < idle_before
+    for run in store.read(saves.runs):
+        idle = store.read(saves.newest_at, run) < idle_before
         left = SAVES_A_ROUND - forgotten
         keep = 1 if idle else KEPT_SAVES
-        for number in store.read(pruning.forgettable_saves, run, before, keep, left):
-            while not store.write(pruning.forget_some, number, before, AT_ONCE):
+        for number in store.read(saves.forgettable_saves, run, before, keep, left):
+            while not store.write(saves.forget_some, number, before, AT_ONCE):
                 pass
             forgotten += 1
     return forgotten

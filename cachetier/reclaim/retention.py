@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 
 from cachetier.errors import CatalogDamagedError
-from cachetier.local.catalog import deletes, pins, queries, statements
+from cachetier.local.catalog import figures, notes, saves, shards
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState, sealed_here
 from cachetier.model.policy import LocalStep, surplus
@@ -55,18 +55,18 @@ class Retention:
         evicted_bytes = 0
         if not self._keep_local:
             return evicted_bytes
-        for save in self._surplus(self._store.read(queries.saves_with_bytes), self._keep_local):
+        for save in self._surplus(self._store.read(saves.saves_with_bytes), self._keep_local):
             freed_bytes = self._give_up(save)
             evicted_bytes += freed_bytes if save.state is SaveState.PUBLISHED else 0
         return evicted_bytes
 
     def make_room(self) -> int:
         """Give up local-only steps until those who wait for room have it; return the bytes."""
-        saves = self._store.read(queries.saves_with_bytes)
-        if not any(save.state is SaveState.LOCAL_ONLY for save in saves):
+        found = self._store.read(saves.saves_with_bytes)
+        if not any(save.state is SaveState.LOCAL_ONLY for save in found):
             return 0
         freed_bytes = 0
-        for save in self._surplus(saves, 1):
+        for save in self._surplus(found, 1):
             if self._has_room():
                 return freed_bytes
             if save.state is SaveState.LOCAL_ONLY:
@@ -81,14 +81,14 @@ class Retention:
 
     def _let_one_go(self) -> None:
         """Drain the oldest local-only step, if nothing else is being drained."""
-        totals = self._store.read(queries.totals)
+        totals = self._store.read(figures.totals)
         if totals.dirty_shards:
             return  # that makes room
-        saves = self._unpinned(self._store.read(queries.saves_with_bytes))
-        oldest = next((save for save in saves if save.state is SaveState.LOCAL_ONLY), None)
+        found = self._unpinned(self._store.read(saves.saves_with_bytes))
+        oldest = next((save for save in found if save.state is SaveState.LOCAL_ONLY), None)
         if oldest is not None:
             tell(log, events.LOCAL_ONLY_DRAINED, **of(oldest))
-            self._store.write(statements.want, oldest.number)
+            self._store.write(saves.want, oldest.number)
             self._on_wanted()
 
     def _surplus(self, saves: Iterable[Save], keep: int) -> list[Save]:
@@ -100,12 +100,12 @@ class Retention:
         return sorted(self._unpinned(found), key=lambda save: save.number)
 
     def _unpinned(self, saves: Iterable[Save]) -> list[Save]:
-        pinned = {(pin.run, pin.step) for pin in self._store.read(pins.pins)}
+        pinned = {(pin.run, pin.step) for pin in self._store.read(notes.pins)}
         return [save for save in saves if (save.run, save.step) not in pinned]
 
     def _local_step(self, save: Save) -> LocalStep:
-        parts = self._store.read(queries.parts_of, save.number)
-        summary = self._store.read(queries.summary_of, save.number)
+        parts = self._store.read(saves.parts_of, save.number)
+        summary = self._store.read(shards.summary_of, save.number)
         return LocalStep(save, sealed_here(parts) and not summary.quarantined_shards)
 
     def _give_up(self, save: Save) -> int:
@@ -117,7 +117,7 @@ class Retention:
 
     def _remove(self, save: Save) -> int:
         """Remove a local-only step, which is then nowhere."""
-        shards = self._store.write(deletes.delete_local_only, save.number)
+        shards = self._store.write(saves.delete_local_only, save.number)
         size_bytes = sum(shard.content.size_bytes for shard in shards)
         if shards:
             self._store.drop(shards)
@@ -127,5 +127,5 @@ class Retention:
 
     def _clear(self, save: Save) -> int:
         """Drop the local bytes of a published step; it stays readable from the remote."""
-        shards = self._store.read(queries.clean_local_shards_of, save.number)
-        return sum(shard.content.size_bytes for shard in shards if self._evict(shard))
+        found = self._store.read(shards.clean_local_shards_of, save.number)
+        return sum(shard.content.size_bytes for shard in found if self._evict(shard))

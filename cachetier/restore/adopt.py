@@ -20,8 +20,8 @@ from cachetier.errors import (
     RemoteError,
     SizeMismatchError,
 )
-from cachetier.local.catalog import adopt
-from cachetier.local.catalog.records import NewShard, RemoteCopy, RemoteSave
+from cachetier.local.catalog import manifests
+from cachetier.local.catalog.rows import NewShard, RemoteCopy, RemoteSave
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ShardState
@@ -65,7 +65,7 @@ class Adoption:
             for remote, seen in found.replicas
         ]
         self._store.write(
-            adopt.adopt, self._store.policy, save_of(found), shards, self._clock.now(), replicas
+            manifests.adopt, self._store.policy, save_of(found), shards, self._clock.now(), replicas
         )
 
     def _shards(self, found: FoundStep, rank: int) -> list[NewShard]:
@@ -97,7 +97,7 @@ class Adoption:
 
 def save_of(found: FoundStep) -> Save:
     """Return the save of a published step, as a node that never saw it knows it."""
-    save = adopt.save_of(found.manifest)
+    save = manifests.save_of(found.manifest)
     return save if found.durable else replace(save, state=SaveState.REPLICATED, location=None)
 
 

@@ -28,7 +28,7 @@ from cachetier.errors import (
     IntegrityError,
     NotFoundError,
 )
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import shards
 from cachetier.local.store import Staged, Store
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.shard import Shard
@@ -114,7 +114,7 @@ class Refill:
         try:
             self._fetch(shard, deadline, keep=keep)
         except (IntegrityError, NotFoundError):
-            if self._store.read(queries.shard_by_version, shard.version):
+            if self._store.read(shards.shard_by_version, shard.version):
                 raise
 
     def _fetch(self, shard: Shard, deadline: float, *, keep: bool) -> None:
@@ -134,7 +134,7 @@ class Refill:
                     self._bring_back(shard, deadline, keep=True)
 
     def _lacks_bytes(self, shard: Shard) -> bool:
-        known = self._store.read(queries.shard_by_version, shard.version)
+        known = self._store.read(shards.shard_by_version, shard.version)
         if known is None or not known.lacks_bytes:
             return False
         return not self._store.open_files.holds(shard.version)

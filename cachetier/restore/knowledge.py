@@ -49,8 +49,8 @@ from cachetier.errors import (
     SaveSupersededError,
     StepPublishedError,
 )
-from cachetier.local.catalog import adopt, missing_objects, queries
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import copies, manifests, saves, shards
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, SaveState, ended_by
 from cachetier.model.shard import Shard
@@ -284,8 +284,8 @@ class Knowledge:
 
     def sweep(self) -> None:
         """Refresh some published steps that have bytes here, those not asked for longest first."""
-        saves = self._store.read(queries.saves_with_bytes)
-        steps = {(save.run, save.step) for save in saves if save.state is SaveState.PUBLISHED}
+        found = self._store.read(saves.saves_with_bytes)
+        steps = {(save.run, save.step) for save in found if save.state is SaveState.PUBLISHED}
         looks = {step: self._looks.get(step) for step in steps if not self.is_fresh(*step)}
         asked_at = {step: look.asked_at if look else 0.0 for step, look in looks.items()}
         with self._changed:
@@ -328,7 +328,7 @@ class Knowledge:
     def _read(self, run: str, step: int, known: SeenManifest | None) -> SeenManifest | None:
         """Read the manifest, or return ``known`` if that is what is there, and learn from it."""
         asked_at = self._clock.monotonic()
-        before = self._store.read(adopt.settled, run, step)
+        before = self._store.read(manifests.settled, run, step)
         seen = self._answer(lambda: self._durable.bucket.manifest(run, step, known))
         if self._learn(run, step, manifest_of(seen), before):
             self._remember((run, step), seen, asked_at)
@@ -338,7 +338,7 @@ class Knowledge:
         """Note of which steps of a run, that are published here, the bucket has nothing."""
         asked_at = self._clock.monotonic()
         there = set(self._answer(lambda: self._durable.bucket.steps(run)))
-        for save in self._store.read(queries.saves_of_run, run):
+        for save in self._store.read(saves.saves_of_run, run):
             if save.state is SaveState.PUBLISHED and save.step not in there:
                 self._remember((run, save.step), None, asked_at)
         self._listed[run] = there
@@ -368,17 +368,17 @@ class Knowledge:
             self._changed.notify_all()
 
     def _learn(
-        self, run: str, step: int, seen: Manifest | None, before: Sequence[adopt.Settled]
+        self, run: str, step: int, seen: Manifest | None, before: Sequence[manifests.Settled]
     ) -> bool:
         """Write down what a manifest says; return False if ``before`` is not how it is any more.
 
         Then it may have been read before something else was learned.
         """
-        if seen is None or not self._store.read(adopt.changes, seen):
-            return self._store.read(adopt.settled, run, step) == before
+        if seen is None or not self._store.read(manifests.changes, seen):
+            return self._store.read(manifests.settled, run, step) == before
         what = self._store.policy, seen, before, self._clock.now()
         try:
-            learned = self._store.write(adopt.learn, *what)
+            learned = self._store.write(manifests.learn, *what)
         except (FencedError, BackpressureError):
             return True  # the disk takes nothing, which is told; the answer still counts
         if learned is None:
@@ -399,9 +399,9 @@ class Knowledge:
         A newer one that is whole here, and not published yet, is passed over by them if ``latest``
         named the published one beside it.
         """
-        saves = self._store.read(queries.saves_of, run, step)
-        whole = self._store.read(queries.whole_of, saves)
-        passed = {save.number for save in saves if save.number in whole and save.save_id != save_id}
+        found = self._store.read(saves.saves_of, run, step)
+        whole = self._store.read(saves.whole_of, found)
+        passed = {save.number for save in found if save.number in whole and save.save_id != save_id}
         with self._changed:
             self._passed_over.pop((run, step), None)
             if passed:
@@ -419,8 +419,8 @@ class Knowledge:
         Raises:
             RemoteError: The durable remote cannot say, or there is no bucket any more.
         """
-        save = self._store.read(queries.save_by_number, shard.save)
-        if save is None or save.state not in missing_objects.LIVE:
+        save = self._store.read(saves.save_by_number, shard.save)
+        if save is None or save.state not in copies.LIVE:
             return None  # also of a mount: see ``mounted``
         self._durable.bucket.objects.check()  # a bucket that is gone looks the same
         try:
@@ -440,7 +440,7 @@ class Knowledge:
         None where another look at the step helps. Raises as ``look_into`` does.
         """
         absence = self.look_into(shard)
-        known = self._store.read(queries.shard_by_version, shard.version)
+        known = self._store.read(shards.shard_by_version, shard.version)
         if absence is None or (absence is Absence.REPLACED and known is None):
             return None
         message = _TEXT[absence].format(step=shard.step, save_id=shard.save_id)
@@ -454,7 +454,7 @@ class Knowledge:
         hint = f"{_WHO_DELETES} What is on this node is sent again."
         incident = IncidentRecord(ObjectMissingError.code, message, hint, save.run, save.step)
         new = self._store.write(
-            missing_objects.record_missing,
+            copies.record_missing,
             *(shard.version, self._durable.name, incident, self._clock.now()),
             publish_again=absence is Absence.UNPUBLISHED,
         )

@@ -17,7 +17,7 @@ from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.clock import Clock
 
 from cachetier.errors import RemoteError
-from cachetier.local.catalog import object_reads
+from cachetier.local.catalog import objects
 from cachetier.local.store import Store
 from cachetier.model.objects import ObjectVersion
 from cachetier.model.shard import Shard
@@ -76,7 +76,7 @@ class MountedObjects:
 
     def copy_of(self, piece: Shard) -> RemoteShard | None:
         """Return the copy of a piece in its mount's bucket, if that was verified to be there."""
-        place = self._store.read(object_reads.place_of, piece)
+        place = self._store.read(objects.place_of, piece)
         if place is None or not place.version.shown:
             return None
         try:
@@ -96,7 +96,7 @@ class MountedObjects:
 
     def still_there(self, piece: Shard) -> bool:
         """Ask whether the bucket still shows the object of a piece; raises as ``look``."""
-        place = self._store.read(object_reads.place_of, piece)
+        place = self._store.read(objects.place_of, piece)
         if place is None or not place.version.shown:
             return False
         return self.shows(place.version)
@@ -107,7 +107,7 @@ class MountedObjects:
         Raises:
             RemoteError: It cannot say.
         """
-        place = self._store.read(object_reads.place_of, piece)
+        place = self._store.read(objects.place_of, piece)
         if place is None or not place.version.shown:
             return
         found = self.look(piece.run, place.version.key)
@@ -118,7 +118,7 @@ class MountedObjects:
 
     def let_go(self, version: ObjectVersion) -> None:
         """Forget a clean version that somebody else replaced in the bucket, and its bytes."""
-        pieces = self._store.write(object_reads.forget_shown, version.version)
+        pieces = self._store.write(objects.forget_shown, version.version)
         if pieces is not None:
             self._store.drop(pieces)
             tell(log, events.OBJECT_REPLACED, run=version.run, key=version.key)

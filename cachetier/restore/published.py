@@ -14,7 +14,7 @@ from typing import TypeVar
 from cachetier_client.bucket_format.documents import Manifest, ManifestState, manifest_of
 
 from cachetier.errors import IntegrityError, RemoteError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import SaveState
 from cachetier.remote.bucket import Remote
@@ -227,5 +227,5 @@ class PublishedSteps:
 
     def _deleted_here(self, manifest: Manifest) -> bool:
         run, step, save_id = manifest.run, manifest.step, manifest.save_id
-        save = self._store.read(queries.save_named, run, step, save_id)
+        save = self._store.read(saves.save_named, run, step, save_id)
         return save is not None and save.state is SaveState.DELETED

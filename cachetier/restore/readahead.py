@@ -21,7 +21,7 @@ from cachetier_client.clock import Clock
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
 from cachetier.errors import CachetierError, IntegrityError
-from cachetier.local.catalog import drain_queries
+from cachetier.local.catalog import copies
 from cachetier.local.store import Store
 from cachetier.model.packs import PackedExtent, is_packable, read_along
 from cachetier.model.shard import Shard
@@ -95,7 +95,7 @@ class ReadAhead:
 
     def _read(self, shard: Shard, source: RemoteShard, pack: InPack) -> ReadaheadWindow:
         remote, name = source.remote, pack.name
-        evicted = self._store.read(drain_queries.evicted_in_pack, shard.version, remote, name)
+        evicted = self._store.read(copies.evicted_in_pack, shard.version, remote, name)
         asked = next((each for each in evicted if each.version == shard.version), None)
         if asked is None or any(each.end > pack.size_bytes for each in evicted):
             return ReadaheadWindow(source)
@@ -111,7 +111,7 @@ class ReadAhead:
         except CachetierError:
             return ReadaheadWindow(source)  # the plain read that follows says what is wrong
         held = replace(source, objects=_Held(source.objects, start, data))
-        found = self._store.read(drain_queries.shards_at, along)
+        found = self._store.read(copies.shards_at, along)
         return ReadaheadWindow(
             held, tuple(_neighbour(held, shard, extent) for shard, extent in found)
         )

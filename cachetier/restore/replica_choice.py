@@ -24,7 +24,7 @@ from cachetier.errors import (
     ObjectMissingError,
     RemoteError,
 )
-from cachetier.local.catalog import queries, replica_queries
+from cachetier.local.catalog import copies, shards
 from cachetier.local.store import Store
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
@@ -267,8 +267,8 @@ class Sources:
     def _known_at(self, remote: Remote, shard: Shard) -> tuple[str, Stored] | None:
         """Return where ``remote`` has the objects of the shard's save, and how it stores it."""
         name, durable = remote.name, remote is self._remotes[-1]
-        location = self._store.read(replica_queries.location_at, shard, name, durable=durable)
-        stored = self._store.read(queries.stored_of, shard.version, name)
+        location = self._store.read(copies.location_at, shard, name, durable=durable)
+        stored = self._store.read(shards.stored_of, shard.version, name)
         return None if location is None or stored is None else (location, stored)
 
 

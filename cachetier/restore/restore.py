@@ -24,9 +24,9 @@ from cachetier.errors import (
     NotFoundError,
     RemoteError,
 )
-from cachetier.local.catalog import local_copies, object_reads, queries
-from cachetier.local.catalog.queries import VisibleShard
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import objects, saves, shards
+from cachetier.local.catalog.rows import IncidentRecord
+from cachetier.local.catalog.saves import VisibleShard
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, SaveState
 from cachetier.model.lifecycle import ShardState
@@ -219,7 +219,7 @@ class Restore:
         arriving = self._refill.arrivals.of(version)
         if arriving is not None and _is(arriving.shard, run, step, name):
             return arriving.blocks(more_than, timeout_seconds)
-        shard = self._store.read(queries.shard_by_version, version)
+        shard = self._store.read(shards.shard_by_version, version)
         if shard is None or not _is(shard, run, step, name) or not self._has_file(shard):
             raise arrives_no_longer(name)
         return set(range(len(shard.content.block_digests)))
@@ -236,7 +236,7 @@ class Restore:
             if not is_missing(error):
                 raise
             why = self.knowledge.error_of(shard)
-            if why is None and self._store.read(queries.shard_by_version, shard.version) is None:
+            if why is None and self._store.read(shards.shard_by_version, shard.version) is None:
                 return self._brought_back(self._find(run, step, name)[0], deadline)
             raise why or error from error
         restored = self._local(self._find(run, step, name)[0])
@@ -310,7 +310,7 @@ class Restore:
         """
         incident, now = local_damage(shard), self._clock.now()
         try:
-            before = self._store.write(local_copies.record_damage, shard.version, incident, now)
+            before = self._store.write(shards.record_damage, shard.version, incident, now)
         except NotFoundError:
             return None
         if before.state is ShardState.CLEAN:
@@ -327,7 +327,7 @@ class Restore:
         an open save that is not whole here, and of a name that is not known here.
         """
         if is_mount(run):  # a piece is of one version, and named after it
-            piece = self._store.read(object_reads.piece_named, run, name)
+            piece = self._store.read(objects.piece_named, run, name)
             if piece is None:
                 raise NotFoundError(f"piece {name} was replaced meanwhile", run=run, name=name)
             return piece, None
@@ -362,7 +362,7 @@ class Restore:
             return 0.0
         if not is_open:
             return max_age_of(save.run)
-        if self._store.read(queries.whole_of, [save]):
+        if self._store.read(saves.whole_of, [save]):
             return None
         look = self.knowledge.look(save.run, save.step)
         has_rivals = look is not None and look.seen and look.seen.manifest.save_id != save.save_id
@@ -370,7 +370,7 @@ class Restore:
 
     def _known(self, run: str, step: int, name: str) -> VisibleShard:
         passed_over = self.knowledge.passed_over(run, step)
-        return self._store.read(queries.visible, run, step, name, passed_over)
+        return self._store.read(saves.visible, run, step, name, passed_over)
 
     # --- local -----------------------------------------------------------------------------------
 
@@ -396,14 +396,14 @@ class Restore:
 
     def _look_into_missing(self, shard: Shard) -> None:
         """A file went after its row was read: evicted, which is fine, or lost, which is not."""
-        now = self._store.read(queries.shard_by_version, shard.version)
+        now = self._store.read(shards.shard_by_version, shard.version)
         if now is not None and now.file_id == shard.file_id:
             self._give_up(now)
 
     def _give_up(self, shard: Shard) -> None:
         """Take damaged local bytes out of use; raise if there are no others."""
         self.report_damage(shard)
-        now = self._store.read(queries.shard_by_version, shard.version)
+        now = self._store.read(shards.shard_by_version, shard.version)
         if now is not None:
             self._refuse_if_lost(now)
 
@@ -431,7 +431,7 @@ class Restore:
         Returns how many came back; what cannot be brought back now is tried at the next call.
         """
         mended = 0
-        for shard in self._store.read(queries.quarantined_shards):
+        for shard in self._store.read(shards.quarantined_shards):
             if self.sources.of(shard):
                 with contextlib.suppress(CachetierError):
                     self._refill.fetch(shard, self._clock.monotonic() + timeout_seconds)

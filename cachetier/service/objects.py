@@ -13,7 +13,7 @@ from cachetier.errors import CachetierError, RemoteRefusedError
 from cachetier.ingest.admission import Admission
 from cachetier.ingest.shares import Shares
 from cachetier.local.catalog import objects
-from cachetier.local.catalog.object_writes import InBucket
+from cachetier.local.catalog.objects import InBucket
 from cachetier.local.store import Store
 from cachetier.model.objects import Mount
 from cachetier.notifier import Changes

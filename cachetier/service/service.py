@@ -28,7 +28,7 @@ from cachetier.ingest.instrumented import InstrumentedIngest
 from cachetier.ingest.pending_seals import PendingSeals
 from cachetier.ingest.shares import SharedIngest, Shares
 from cachetier.ingest.write_through import WriteThrough
-from cachetier.local.catalog import reserve
+from cachetier.local.catalog import connection
 from cachetier.local.catalog.connection import sqlite_version
 from cachetier.local.files import data_files
 from cachetier.local.files.filesystem import checked_mount
@@ -178,7 +178,7 @@ class Service:
         cache_dir = settings.cache_dir
         mount = checked_mount(cache_dir, allow_volatile=settings.allow_volatile)
         undo.callback(os.close, locked(settings))
-        reserve.lend(cache_dir)
+        connection.lend_reserve(cache_dir)
         disk = data_files.probe(cache_dir, known=cache_dir / STORE_ID_NAME)
         status = os.statvfs(cache_dir)
         capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)

@@ -29,7 +29,7 @@ from cachetier.drain.serve.drains import Drain, Drains
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.errors import ConfigError
 from cachetier.local.catalog.connection import created_at
-from cachetier.local.catalog.node_totals import held_by_run
+from cachetier.local.catalog.figures import held_by_run
 from cachetier.local.recovery import lock_directory
 from cachetier.local.store import Store
 from cachetier.model.compression import Rules

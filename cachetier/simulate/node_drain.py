@@ -36,7 +36,7 @@ from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.drain.worker import Worker
 from cachetier.errors import NotFoundError, TransientError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import shards, uploads
 from cachetier.local.store import Store as LocalStore
 from cachetier.model.bandwidth import Bandwidth
 from cachetier.model.checkpoint import claimant_of
@@ -250,10 +250,10 @@ class NodeDrain:
 
     def read(self, query: object, *args: Any) -> Any:
         """Answer for the catalog; only what the real code asks it beside ``RemoteState``."""
-        if query is queries.stored_shards_of_rank:
+        if query is shards.stored_shards_of_rank:
             number, rank, _, after, limit = args
             return self._saves.of_rank(number, rank, after, limit)
-        assert query in (queries.unsound_ranks, queries.summary_of, queries.names_of_save), query
+        assert query in (shards.unsound_ranks, shards.summary_of, uploads.names_of_save), query
         return frozenset()
 
     def drop(self, _shards: object) -> None:

@@ -14,8 +14,8 @@ from cachetier_client.bucket_format.stored import Content, InPack, Stored
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.serve.remote_state import SaveOutcome
-from cachetier.local.catalog.queries import ALL, ShardFilter
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog.rows import IncidentRecord
+from cachetier.local.catalog.shards import ALL, ShardFilter
 from cachetier.model.checkpoint import (
     OPEN_STATES,
     PartState,

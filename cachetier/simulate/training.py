@@ -8,8 +8,8 @@ from functools import partial
 
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.local.catalog.exposure_queries import Dirty, DurableStep, OpenSave
-from cachetier.local.catalog.exposure_queries import Run as KnownRun
+from cachetier.local.catalog.figures import Dirty, DurableStep, OpenSave
+from cachetier.local.catalog.figures import Run as KnownRun
 from cachetier.model.checkpoint import SaveState
 from cachetier.simulate.events import Events
 from cachetier.simulate.scenario import Run

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cachetier.local.catalog.exposure_queries import DurableStep, OpenSave, Run
+from cachetier.local.catalog.figures import DurableStep, OpenSave, Run
 from cachetier.model.names import is_hidden
 
 RUN_LIMIT = 20

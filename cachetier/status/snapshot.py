@@ -14,9 +14,14 @@ from typing import Any
 from cachetier_client.clock import Clock
 
 from cachetier.drain.serve.stats import DrainSnapshot
-from cachetier.local.catalog.exposure_queries import MountTotals, SupersededObject
-from cachetier.local.catalog.node_totals import NodeTotals, Owed, node_totals
-from cachetier.local.catalog.replica_queries import Lag
+from cachetier.local.catalog.copies import Lag
+from cachetier.local.catalog.figures import (
+    MountTotals,
+    NodeTotals,
+    Owed,
+    SupersededObject,
+    node_totals,
+)
 from cachetier.local.open_files import Lent
 from cachetier.local.store import Store
 from cachetier.objects.cluster import WaitingMarker

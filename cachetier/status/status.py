@@ -14,8 +14,8 @@ from typing import Any
 
 from cachetier import __version__
 from cachetier.drain.serve.stats import DrainSnapshot
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import Backlog
+from cachetier.local.catalog import saves, shards
+from cachetier.local.catalog.rows import Backlog
 from cachetier.local.open_files import Lent
 from cachetier.local.store import Store
 from cachetier.remote.settings import RemoteSettings
@@ -32,7 +32,7 @@ def status_of(
     store: Store, machine: Machine, node: NodeSnapshot, etas: Etas, now: float
 ) -> dict[str, Any]:
     """Return the status object, but for what only the service knows: addresses and flow."""
-    service, backlog = node.service, store.look(queries.backlog)
+    service, backlog = node.service, store.look(saves.backlog)
     durable = service.drains[node.remotes[0].name]
     return {
         "version": __version__,
@@ -159,6 +159,6 @@ def _pending(
 
 def _shown_state(store: Store, each: Backlog) -> str:
     """Return the state of a save in the word that ``cachetier ls`` has for it."""
-    parts = store.look(queries.parts_of, each.save.number)
-    summary = store.look(queries.summary_of, each.save.number)
+    parts = store.look(saves.parts_of, each.save.number)
+    summary = store.look(shards.summary_of, each.save.number)
     return view_of_save(each.save, parts, summary).state

@@ -10,9 +10,9 @@ from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.errors import SaveSupersededError, StepPublishedError
-from cachetier.local.catalog import claims, exposure_queries, missing_objects, queries
-from cachetier.local.catalog.records import LOG_LOST
-from cachetier.local.catalog.reserve import SPARE_FILES
+from cachetier.local.catalog import copies, figures, notes, saves
+from cachetier.local.catalog.connection import SPARE_FILES
+from cachetier.local.catalog.rows import LOG_LOST
 from cachetier.local.files.data_files import inodes_of
 from cachetier.local.lost_and_found import KEPT_SECONDS, LostAndFound
 from cachetier.local.store import Store
@@ -72,7 +72,7 @@ def _of_claims(store: Store, now: float) -> list[str]:
     return [
         f"the cache directory is older than remote {remote}, or another node has a copy of it "
         f"(noticed {shown_span(now - at)} ago): see docs/recovery.md; nothing is overwritten"
-        for remote, at in store.look(claims.noticed_since, now - NOTICED_SECONDS)
+        for remote, at in store.look(notes.noticed_since, now - NOTICED_SECONDS)
     ]
 
 
@@ -144,7 +144,7 @@ def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> list[str]:
     found = []
     every = policy.durable_every
     if every > 1:
-        runs = store.look(queries.never_durable_runs, every, SKIPPED_STEPS)
+        runs = store.look(saves.never_durable_runs, every, SKIPPED_STEPS)
         found += [
             f"durable_every {every} divides no step of {run}: none is drained"
             for run in runs
@@ -168,7 +168,7 @@ def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> list[str]:
 
 def _of_losses(store: Store, machine: Machine, now: float) -> list[str]:
     found = []
-    lost_at = store.look(queries.newest_incident_at, LOG_LOST)
+    lost_at = store.look(notes.newest_incident_at, LOG_LOST)
     if lost_at is not None and now - lost_at < KEPT_SECONDS:
         found.append(
             f"the node lost its catalog's log, {shown_span(now - lost_at)} ago: shards of up to "
@@ -188,7 +188,7 @@ def _of_losses(store: Store, machine: Machine, now: float) -> list[str]:
 
 def _of_replaced(store: Store, now: float) -> list[str]:
     codes = SaveSupersededError.code, StepPublishedError.code
-    messages = store.look(exposure_queries.replaced_elsewhere, codes, now - NOTICED_SECONDS)
+    messages = store.look(figures.replaced_elsewhere, codes, now - NOTICED_SECONDS)
     more = f" (and {len(messages) - NAMED_STEPS} more)" if len(messages) > NAMED_STEPS else ""
     named = "; ".join(messages[:NAMED_STEPS])
     return (
@@ -199,7 +199,7 @@ def _of_replaced(store: Store, now: float) -> list[str]:
 
 
 def _of_bucket(store: Store) -> list[str]:
-    saves = store.look(missing_objects.saves_to_send_again, DURABLE)
+    saves = store.look(copies.saves_to_send_again, DURABLE)
     named = _named([(save.run, save.step) for save in saves])
     what = "went missing in the bucket and are sent again: find out who deletes there"
     return [f"objects of {named} {what}"] if saves else []

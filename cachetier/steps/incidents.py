@@ -10,8 +10,8 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import notes
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.store import Store
 
 CLIENT_LIMIT = 10_000  # of one principal
@@ -38,7 +38,7 @@ class Incidents:
 
     def refresh(self) -> None:
         """Look for new incidents; called by whoever records one."""
-        self._newest = self._store.read(queries.newest_incident)
+        self._newest = self._store.read(notes.newest_incident)
 
     def listen(self, client_id: str, since: float) -> None:
         """Remember a client; one that is known keeps its place."""
@@ -68,7 +68,7 @@ class Incidents:
         if listener is None:
             return []
         seen = listener.seen
-        found = self._store.read(queries.incidents_after, seen)
+        found = self._store.read(notes.incidents_after, seen)
         concerned = [i for i in found if i.at >= listener.since and i.run in listener.runs]
         if found and (clear or not concerned):
             listener.seen = found[-1].number

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from cachetier.errors import CachetierError, StoppingError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.levels import Level
@@ -137,7 +137,7 @@ class Leaving:
         """Return what a policy keeps here of the newest complete step, and of those begun since."""
         newest = self._checkpoints.latest(run, Level.LOCAL)
         kept = "run = ? AND state = 'local_only' AND step >= ? ORDER BY step"
-        saves = self._store.read(queries.saves_where, kept, run, newest.step if newest else 0)
+        found = self._store.read(saves.saves_where, kept, run, newest.step if newest else 0)
         return [
-            save for save in saves if self._store.read(queries.shown_save, run, save.step) == save
+            save for save in found if self._store.read(saves.shown_save, run, save.step) == save
         ]

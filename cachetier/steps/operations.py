@@ -36,19 +36,9 @@ from cachetier.errors import (
     NotFoundError,
     RemoteError,
 )
-from cachetier.local.catalog import (
-    adopt,
-    deletes,
-    missing_objects,
-    pins,
-    puts,
-    queries,
-    replica_queries,
-    statements,
-    step_queries,
-)
-from cachetier.local.catalog.pins import Pin
-from cachetier.local.catalog.step_queries import ShardPlace
+from cachetier.local.catalog import copies, figures, manifests, notes, parts, saves, shards
+from cachetier.local.catalog.figures import ShardPlace
+from cachetier.local.catalog.notes import Pin
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import CONFIRMED_STATES, OPEN_STATES, Save, SaveState
 from cachetier.model.levels import Level
@@ -136,7 +126,7 @@ class Checkpoints:
 
         def sealing() -> list[int]:
             what = self._store.policy, ids, ranks_on_node, now
-            return self._store.write(puts.seal, *what, follows=follows)
+            return self._store.write(parts.seal, *what, follows=follows)
 
         sealed = self._knowledge.after_asking(ids.run, ids.step, sealing)
         self._changes.ring()
@@ -145,19 +135,19 @@ class Checkpoints:
 
     def _tell_sealed(self, ids: SaveIds, sealed: int, seconds: float) -> None:
         """Tell of a part that was sealed, and what of its save is here."""
-        here = self._store.read(queries.summary_named, ids)
+        here = self._store.read(saves.summary_named, ids)
         who = {"rank": ids.rank, "world_size": ids.world_size, "sealed": sealed}
         what = {"shards": here.shards, "size_bytes": here.size_bytes, "seconds": seconds}
         tell(log, events.PART_SEALED, **of(ids), **who, **what, **brought_along())
 
     def abort_rank(self, ids: SaveIds) -> None:
         """Take back what a rank put, unless it sealed."""
-        self._store.drop(self._store.write(puts.abort_rank, ids))
+        self._store.drop(self._store.write(parts.abort_rank, ids))
         self._changes.ring()
 
     def delete_shard(self, run: str, step: int, name: str) -> None:
         """Remove one shard of an unsealed part."""
-        self._store.drop([self._store.write(deletes.delete_shard, run, step, name)])
+        self._store.drop([self._store.write(parts.delete_shard, run, step, name)])
 
     def delete_step(self, run: str, step: int) -> int:
         """Delete a step here at once, and at every remote as soon as the drains get to it.
@@ -167,11 +157,11 @@ class Checkpoints:
             PinnedError: It is pinned here.
         """
         self._knowledge.refresh(run, step)
-        saves = self._store.read(queries.saves_of, run, step)
-        visible = self._store.read(queries.shown_of, saves)
+        found = self._store.read(saves.saves_of, run, step)
+        visible = self._store.read(saves.shown_of, found)
         if visible is None or visible.state is SaveState.REPLICATED:
-            self._adopt_published(run, step, must_exist=not saves)
-        shards = self._store.write(deletes.delete_step, run, step)
+            self._adopt_published(run, step, must_exist=not found)
+        shards = self._store.write(saves.delete_step, run, step)
         self._store.drop(shards)
         self._changes.ring()
         return len(shards)
@@ -185,7 +175,7 @@ class Checkpoints:
         found = FoundStep(manifest, durable=True) if manifest else self._published.find(run, step)
         if found is not None:
             self._store.write(
-                adopt.adopt, self._store.policy, save_of(found), (), self._clock.now()
+                manifests.adopt, self._store.policy, save_of(found), (), self._clock.now()
             )
         elif must_exist:
             raise no_step(run, step)
@@ -199,21 +189,21 @@ class Checkpoints:
             NotFoundError: This node knows no such step.
         """
         where = names.checked_run(run), names.checked_step(step)
-        return self._store.write(pins.pin, *where, self._clock.now())
+        return self._store.write(saves.pin, *where, self._clock.now())
 
     def unpin(self, run: str, step: int) -> bool:
         """Let a step go again; return whether it was pinned."""
-        return self._store.write(pins.unpin, names.checked_run(run), names.checked_step(step))
+        return self._store.write(notes.unpin, names.checked_run(run), names.checked_step(step))
 
     def pins(self) -> list[Pin]:
         """Return the pinned steps, by run and step."""
-        return self._store.read(pins.pins)
+        return self._store.read(notes.pins)
 
     # --- looking ---------------------------------------------------------------------------------
 
     def runs(self) -> list[str]:
         """Return the runs this node knows a step of, deleted ones left aside."""
-        return self._store.read(queries.runs_with_steps)
+        return self._store.read(saves.runs_with_steps)
 
     def steps(self, run: str, level: Level | None = None) -> list[StepView]:
         """Return the run's steps, ascending: this node's, and at ``durable`` the bucket's.
@@ -252,7 +242,7 @@ class Checkpoints:
 
     def _elsewhere(self, run: str) -> int | None:
         """Return how many steps S3 has that this node knows nothing of; None if it is silent."""
-        known = {save.step for save in self._store.read(queries.saves_of_run, run)}
+        known = {save.step for save in self._store.read(saves.saves_of_run, run)}
         found = self._knowledge.listed(run, known)
         return None if found is None else len(found)
 
@@ -278,18 +268,18 @@ class Checkpoints:
         For people who watch it: nobody who saves or restores waits for that.
         """
         self._knowledge.refresh(run, step)
-        save = self._store.look(queries.shown_save, run, step)
+        save = self._store.look(saves.shown_save, run, step)
         if save is None:
             return None
-        parts = self._store.look(queries.parts_of, save.number)
-        ranks = self._store.look(step_queries.rank_progress, save.number, self._remote)
-        shards = self._store.look(step_queries.shard_counts, save.number, self._remote)
+        parts = self._store.look(saves.parts_of, save.number)
+        ranks = self._store.look(figures.rank_progress, save.number, self._remote)
+        shards = self._store.look(figures.shard_counts, save.number, self._remote)
         return StepProgress(save, self._view(save), parts, ranks, shards)
 
     def places(self, save: Save, start: int, limit: int) -> list[ShardPlace]:
         """Return where ``limit`` shards of a save are, from ``start`` on, by rank and arrival."""
         where = save.number, self._remote, start, limit
-        return self._store.look(step_queries.shard_places, *where)
+        return self._store.look(figures.shard_places, *where)
 
     def place(self, run: str, step: int, version: int) -> ShardPlace:
         """Return where one shard of a step is.
@@ -297,9 +287,9 @@ class Checkpoints:
         Raises:
             NotFoundError: It is not here any more, or was put again since.
         """
-        save = self._store.look(queries.shown_save, run, step)
+        save = self._store.look(saves.shown_save, run, step)
         where = save and (save.number, self._remote, version)
-        found = self._store.look(step_queries.shard_place, *where) if where else None
+        found = self._store.look(figures.shard_place, *where) if where else None
         if found is None:
             raise NotFoundError(f"this shard of {run}/{step} is gone, or another came", run=run)
         return found
@@ -311,7 +301,7 @@ class Checkpoints:
             RemoteError: At a level of remotes none answers, and nothing of the run is here.
         """
         names.checked_run(run)
-        known = set(self._store.read(queries.branches_with_steps, run))
+        known = set(self._store.read(saves.branches_with_steps, run))
         if level in (None, Level.LOCAL):
             return [view for branch in sorted(known) for view in self.steps(branch, level)]
         try:
@@ -375,16 +365,16 @@ class Checkpoints:
         Raises:
             NotFoundError: Neither knows it.
         """
-        save, stale = self._store.read(queries.shown_save, run, step), None
+        save, stale = self._store.read(saves.shown_save, run, step), None
         if save is not None:  # else the bucket is asked anyway
             stale = self._knowledge.refresh(run, step, max_age_of(run))
-            save = self._store.read(queries.shown_save, run, step)
+            save = self._store.read(saves.shown_save, run, step)
         if save is not None:
             view = self._view(save)
             number = save.number
-            shards = self._store.read(queries.shards_of, number)
+            listed = self._store.read(shards.shards_of, number)
             if save.state in OPEN_STATES or view.shards:
-                here = [shard_view(shard) for shard in shards]
+                here = [shard_view(shard) for shard in listed]
                 return view, here + ([] if stale else self._shards_elsewhere(save, view, here))
         found = self._published.find(run, step)
         if found is None:
@@ -429,24 +419,24 @@ class Checkpoints:
 
     def _shown_saves(self, run: str) -> list[Save]:
         """Return the save that stands for each step, ascending by step."""
-        saves = self._store.read(queries.saves_of_run, run)
+        found = self._store.read(saves.saves_of_run, run)
         by_step: dict[int, list[Save]] = {}
-        for save in saves:
+        for save in found:
             if save.state is not SaveState.DELETED:
                 by_step.setdefault(save.step, []).append(save)
         return [
-            self._store.read(queries.shown_of, group) or group[-1]
+            self._store.read(saves.shown_of, group) or group[-1]
             for _, group in sorted(by_step.items())
         ]
 
     def _view(self, save: Save) -> StepView:
-        parts = self._store.read(queries.parts_of, save.number)
-        summary = self._store.read(queries.summary_of, save.number)
-        there = self._store.read(replica_queries.replications_of, save.number)
+        parts = self._store.read(saves.parts_of, save.number)
+        summary = self._store.read(shards.summary_of, save.number)
+        there = self._store.read(copies.replications_of, save.number)
         replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
-        pinned = self._store.read(pins.is_pinned, save.run, save.step)
+        pinned = self._store.read(notes.is_pinned, save.run, save.step)
         confirmed = save.state in CONFIRMED_STATES
-        whole = self._store.read(queries.whole_ranks, save.number) if confirmed else ()
+        whole = self._store.read(shards.whole_ranks, save.number) if confirmed else ()
         known = save, parts, summary
         view = view_of_save(*known, replicated=replicated, pinned=pinned, whole_ranks=whole)
         look = self._knowledge.look(save.run, save.step)
@@ -454,9 +444,7 @@ class Checkpoints:
             view = replace(view, checked_at=look.checked_at)
             if look.seen and look.seen.manifest.save_id == save.save_id and not summary.shards:
                 view = with_parts(view, look.seen.manifest.parts)
-        if summary.dirty_shards and self._store.read(
-            missing_objects.is_lacking, save, self._remote
-        ):
+        if summary.dirty_shards and self._store.read(copies.is_lacking, save, self._remote):
             return replace(view, levels=tuple(each for each in view.levels if each == Level.LOCAL))
         return view
 
@@ -529,10 +517,10 @@ class Checkpoints:
     def _want(self, run: str | None, step: int) -> None:
         if run is None:
             raise InvalidRequestError("a step can only be flushed with its run", step=step)
-        saves = self._store.read(queries.saves_of, run, step)
-        save = self._store.read(queries.shown_of, saves)
-        if save is None and saves:
-            raise ended(saves[-1])
+        found = self._store.read(saves.saves_of, run, step)
+        save = self._store.read(saves.shown_of, found)
+        if save is None and found:
+            raise ended(found[-1])
         if save is not None and save.state is SaveState.REPLICATED:
             raise NotDurableError(
                 f"step {step} of {run} is known from a replica alone: this node has none of it",
@@ -540,13 +528,13 @@ class Checkpoints:
                 step=step,
             )
         if save is not None and save.state in OPEN_STATES and not save.wanted:
-            self._store.write(statements.want, save.number)
+            self._store.write(saves.want, save.number)
 
     def _shard_reached(self, run: str, step: int, name: str, level: Level) -> bool:
-        shard = self._store.read(queries.visible_shard, run, step, name)
+        shard = self._store.read(saves.visible_shard, run, step, name)
         if shard is None:
             raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
-        verified = self._store.read(replica_queries.present_remotes, shard.version, self._remote)
+        verified = self._store.read(shards.present_remotes, shard.version, self._remote)
         if self._remote in verified or (verified and level is Level.REPLICATED):
             return True
         if shard.state is ShardState.QUARANTINED:
@@ -557,18 +545,18 @@ class Checkpoints:
         return False
 
     def _refuse_local_only(self, run: str, step: int) -> None:
-        save = self._store.read(queries.shown_save, run, step)
+        save = self._store.read(saves.shown_save, run, step)
         if save is not None and save.state is SaveState.LOCAL_ONLY:
             raise LocalOnlyError(
                 f"a policy keeps step {step} of {run} on this node only", run=run, step=step
             )
 
     def _step_reached(self, run: str, step: int, level: Level) -> float | AskBucket[float] | None:
-        saves = self._store.read(queries.saves_of, run, step)
-        save = self._store.read(queries.shown_of, saves)
+        found = self._store.read(saves.saves_of, run, step)
+        save = self._store.read(saves.shown_of, found)
         if save is None:
-            if saves:
-                raise ended(saves[-1])
+            if found:
+                raise ended(found[-1])
             if level is not Level.LOCAL:
                 return AskBucket(lambda: self._age_elsewhere(run, step, level))
             raise no_step(run, step)
@@ -587,7 +575,7 @@ class Checkpoints:
         """Return the age of a step of which nobody here knows, if it is published."""
         if self._is_published(run, step, level):
             return self._age(run, step)
-        if self._store.read(queries.shown_save, run, step) is None:
+        if self._store.read(saves.shown_save, run, step) is None:
             raise no_step(run, step)
         return None
 
@@ -597,5 +585,5 @@ class Checkpoints:
         return self._published.find(run, step) is not None
 
     def _age(self, run: str, step: int) -> float:
-        save = self._store.read(queries.shown_save, run, step)
+        save = self._store.read(saves.shown_save, run, step)
         return max(0.0, self._clock.now() - save.started_at) if save is not None else 0.0

@@ -10,7 +10,7 @@ from cachetier_client.identity.names import is_of_run
 from cachetier_client.units import counted, shown_size
 
 from cachetier.errors import NotDurableError, NotFoundError
-from cachetier.local.catalog import object_drains, queries, step_queries
+from cachetier.local.catalog import objects, saves
 from cachetier.local.store import Store
 from cachetier.model.objects import is_mount
 from cachetier.steps.waits import AskBucket, Question
@@ -79,14 +79,14 @@ def _counted(left: Pending | PendingStep) -> str:
 def pending_of(store: Store, run: str | None, step: int | None) -> Pending:
     """Return what is left of a step, of a run and its branches, or (None) of everything."""
     found = []
-    for each in store.read(queries.backlog):
+    for each in store.read(saves.backlog):
         save, shards = each.save, each.dirty_shards or int(each.whole)
         asked = (run is None or is_of_run(save.run, run)) and step in (None, save.step)
         if shards and asked:
             found.append(PendingStep(save.run, save.step, shards, each.dirty_bytes))
-    for mount, objects, size_bytes in store.read(object_drains.unshown_by_mount):
+    for mount, listed, size_bytes in store.read(objects.unshown_by_mount):
         if run in (None, mount) and step is None:
-            found.append(PendingStep(mount, 0, objects, size_bytes))
+            found.append(PendingStep(mount, 0, listed, size_bytes))
     return Pending(tuple(found))
 
 
@@ -105,7 +105,7 @@ def drained(
     named = f"run {run}" if step is None else f"step {step} of run {run}"
 
     def is_known() -> bool:
-        return run is None or store.read(step_queries.is_known, run, step)
+        return run is None or store.read(saves.is_known, run, step)
 
     def ask() -> Pending:
         if is_durable_elsewhere():

@@ -48,7 +48,7 @@ from cachetier.errors import (
     ObjectMissingError,
     RemoteError,
 )
-from cachetier.local.catalog.exposure_queries import unflushed_saves
+from cachetier.local.catalog.figures import unflushed_saves
 from cachetier.local.store import Store
 from cachetier.notifier import Changes
 from cachetier.remote.base import ListedObject

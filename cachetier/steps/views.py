@@ -9,8 +9,8 @@ from typing import Any
 from cachetier_client.bucket_format.documents import PartReference
 from cachetier_client.results import UnflushedStep
 
-from cachetier.local.catalog.records import Summary
-from cachetier.local.catalog.step_queries import RankProgress, ShardCount
+from cachetier.local.catalog.figures import RankProgress, ShardCount
+from cachetier.local.catalog.rows import Summary
 from cachetier.model.checkpoint import (
     CONFIRMED_STATES,
     OPEN_STATES,

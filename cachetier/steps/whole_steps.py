@@ -18,13 +18,8 @@ from cachetier_client.bucket_format.documents import ShardSummary
 from cachetier_client.clock import Clock
 from cachetier_client.units import shown_size
 
-from cachetier.errors import (
-    CachetierError,
-    InvalidRequestError,
-    NotFoundError,
-    StoppingError,
-)
-from cachetier.local.catalog import queries
+from cachetier.errors import CachetierError, InvalidRequestError, NotFoundError, StoppingError
+from cachetier.local.catalog import saves, shards
 from cachetier.local.store import Store
 from cachetier.model.shard import Shard
 from cachetier.restore.published import FoundStep
@@ -176,9 +171,9 @@ class WholeSteps:
         """Return the shards of the step that are in the catalog, by name."""
         manifest = found.manifest
         ids = manifest.run, manifest.step, manifest.save_id
-        save = self._store.read(queries.save_named, *ids)
-        shards = self._store.read(queries.shards_of, save.number) if save is not None else []
-        return {shard.name: shard for shard in shards}
+        save = self._store.read(saves.save_named, *ids)
+        listed = self._store.read(shards.shards_of, save.number) if save is not None else []
+        return {shard.name: shard for shard in listed}
 
     def _bring(self, found: FoundStep, wanted: Sequence[ShardSummary]) -> None:
         """Bring what is ``wanted``, and tell how it ended: perhaps nobody waits to hear of it."""

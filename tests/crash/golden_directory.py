@@ -15,8 +15,8 @@ from pathlib import Path
 
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.local.catalog import drain_writes, local_copies, pins, schema
-from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
+from cachetier.local.catalog import saves, schema, shards, uploads
+from cachetier.local.catalog.rows import FinishedUploadPart, IncidentRecord
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
@@ -65,7 +65,7 @@ def build(cache_dir: Path) -> None:
     node.drain.drain_all()
     node.checkpoints.delete_step(RUN, 5)
     node.evict(next(row for row in node.rows() if (row.step, row.name) == (1, "a")))
-    node.store.write(pins.pin, RUN, 1, 10.0)
+    node.store.write(saves.pin, RUN, 1, 10.0)
     node.close()
     node = Node(cache_dir, MemoryObjectStore(minimum_part_bytes=1), FakeClock())
     _save(node, 2)
@@ -75,10 +75,10 @@ def build(cache_dir: Path) -> None:
     versions = {(row.step, row.name): row.version for row in node.rows()}
     upload, damaged = versions[3, "b/c"], versions[4, "b/c"]
     part = FinishedUploadPart(1, "an-etag", PART_BYTES, 7, 0, PART_BYTES)
-    node.store.write(drain_writes.begin_upload, upload, REMOTE, "an-upload", PART_BYTES)
-    node.store.write(drain_writes.record_parts, upload, REMOTE, [part])
+    node.store.write(uploads.begin_upload, upload, REMOTE, "an-upload", PART_BYTES)
+    node.store.write(uploads.record_parts, upload, REMOTE, [part])
     incident = IncidentRecord("integrity", "damaged", "save it again", RUN, 4, "b/c", 1)
-    node.store.write(local_copies.record_damage, damaged, incident, 20.0)
+    node.store.write(shards.record_damage, damaged, incident, 20.0)
     node.die()
 
 

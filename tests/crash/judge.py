@@ -10,7 +10,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CachetierError, FencedError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves
 from cachetier.model.checkpoint import PartState, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.base import ObjectStore
@@ -70,7 +70,7 @@ def judge_drained(node: Node, clock: FakeClock, promise: Promise) -> None:
     replaced = {
         (save.step, save.save_id)
         for step in STEPS
-        for save in node.store.read(queries.saves_of, RUN, step)
+        for save in node.store.read(saves.saves_of, RUN, step)
         if save.state in (SaveState.SUPERSEDED, SaveState.REFUSED)
     }
     dirty = [
@@ -111,11 +111,11 @@ def objects_shown(node: Node) -> dict[str, bytes]:
 def _as_published(model: Model) -> dict[int, tuple[str, dict[str, bytes]] | None]:
     """Return what must be in the bucket once all of ``model`` is drained."""
     found: dict[int, tuple[str, dict[str, bytes]] | None] = dict.fromkeys(STEPS)
-    for (run, step), saves in model.steps.items():
-        for save in saves:
+    for (run, step), every_save in model.steps.items():
+        for save in every_save:
             if save.state == OPEN and save.whole():
                 model.publish(save, run, step)
-        for save in saves:
+        for save in every_save:
             if save.state == PUBLISHED:
                 found[step] = save.save_id, {n: shard.data for n, shard in save.shards.items()}
     return found
@@ -127,18 +127,18 @@ def _is_open(node: Node, key: str) -> bool:
     Among the keys of a mount, whose uploads may be anybody's: one of ours whose beginning was not
     recorded is left to the bucket's own rule for uploads that nobody goes on with.
     """
-    saves = node.store.read(queries.unfinished_saves)
-    prefixes = [node.bucket.layout.shard_key(RUN, str(save.location), "") for save in saves]
+    found = node.store.read(saves.unfinished_saves)
+    prefixes = [node.bucket.layout.shard_key(RUN, str(save.location), "") for save in found]
     return key.startswith((*prefixes, MOUNT.prefix))
 
 
 def sealed_as(node: Node, model: Model) -> bool:
     """Return whether the parts sealed here are those of ``model``."""
     for step in STEPS:
-        saves = node.store.read(lambda sql, step=step: queries.saves_of(sql, RUN, step))  # type: ignore[misc]
-        for save in saves:
+        found = node.store.read(lambda sql, step=step: saves.saves_of(sql, RUN, step))  # type: ignore[misc]
+        for save in found:
             number = save.number
-            parts = node.store.read(lambda sql, n=number: queries.parts_of(sql, n))  # type: ignore[misc]
+            parts = node.store.read(lambda sql, n=number: saves.parts_of(sql, n))  # type: ignore[misc]
             sealed = {part.rank for part in parts if part.state is PartState.SEALED}
             known = model.save_named(RUN, step, save.save_id)
             if known is None or known.sealed() != sealed:

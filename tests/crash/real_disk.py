@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TypeVar
 import apsw
 
 from cachetier import libc
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves
 from cachetier.model.checkpoint import SaveState
 from tests.crash.judge import judge, judge_drained, open_node
 from tests.crash.sweep import CAPACITY_BYTES, Remote, repeatable
@@ -236,7 +236,7 @@ def _is_done(node: Node, promise: Promise) -> bool:
     recorded = {
         (step, save.save_id)
         for step in STEPS
-        for save in node.store.read(queries.saves_of, RUN, step)
+        for save in node.store.read(saves.saves_of, RUN, step)
         if save.state is SaveState.PUBLISHED
     }
     new = _published(promise.after) - _published(promise.before)

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from cachetier.errors import CatalogDamagedError, IntegrityError
-from cachetier.local.catalog import connection, pins, queries, schema
+from cachetier.local.catalog import connection, notes, schema, uploads
 from cachetier.model.levels import Level
 from tests.crash.golden_directory import (
     GOLDEN,
@@ -49,10 +49,10 @@ def judge(node: Node) -> None:
         3: ("open", ()),
         4: ("damaged", ()),
     }
-    assert [(pin.step, pin.pinned_at) for pin in node.store.read(pins.pins)] == [(1, 10.0)]
-    (incident,) = node.store.read(queries.incidents_after, 0)
+    assert [(pin.step, pin.pinned_at) for pin in node.store.read(notes.pins)] == [(1, 10.0)]
+    (incident,) = node.store.read(notes.incidents_after, 0)
     assert (incident.step, incident.name, incident.at) == (4, "b/c", 20.0)
-    upload = node.store.read(queries.progress_of, rows[3, "b/c"].version, REMOTE)
+    upload = node.store.read(uploads.progress_of, rows[3, "b/c"].version, REMOTE)
     assert (upload.upload_id, upload.part_bytes, len(upload.parts)) == ("an-upload", PART_BYTES, 1)
     judge_bytes(node)
 

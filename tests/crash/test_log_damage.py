@@ -153,7 +153,7 @@ def test_a_flipped_bit_at_any_offset_is_refused_or_takes_back_the_last_commit_al
 def wal_check(place: Path, log: bytes) -> None:
     path = place / "log"
     path.write_bytes(log)
-    wal.check(path)
+    wal.check_frames(path)
 
 
 def test_start_up_refuses_what_the_check_refuses(killed: Killed, tmp_path: Path, vfs: str) -> None:

@@ -57,7 +57,7 @@ from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import CatalogDamagedError, PreconditionFailedError
-from cachetier.local.catalog import connection, running, wal
+from cachetier.local.catalog import connection, wal
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.identity import FileMark
@@ -182,7 +182,7 @@ def test_the_harness_catches_a_mark_of_the_log_whose_name_is_not_synced(
             os.fsync(file.fileno())
         new.replace(path)
 
-    monkeypatch.setattr(running, "write_synced", careless)
+    monkeypatch.setattr(wal, "write_synced", careless)
 
     found = caught(every=5, at="(sync cache/catalog.db-wal)", without_log=1)
     assert "without its log: readers get" in found
@@ -191,13 +191,13 @@ def test_the_harness_catches_a_mark_of_the_log_whose_name_is_not_synced(
 def test_the_harness_catches_a_mark_that_goes_before_the_last_checkpoint(
     caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end = running.end
+    end = wal.end_mark
 
     def hasty(sql: apsw.Connection, catalog: Path) -> None:
-        running.remove(catalog)
+        wal.remove_mark(catalog)
         end(sql, catalog)
 
-    monkeypatch.setattr(running, "end", hasty)
+    monkeypatch.setattr(wal, "end_mark", hasty)
 
     found = caught(every=5, at="(write cache/catalog.db)", without_log=1)
     assert "without its log: seals were lost" in found
@@ -212,7 +212,7 @@ def test_the_harness_catches_a_torn_tail_of_the_log_that_is_taken_for_whole(
         if wal.life_of(log) is not None:
             log.write_bytes(summed_anew(log.read_bytes()))
 
-    monkeypatch.setattr(wal, "check", believe)
+    monkeypatch.setattr(wal, "check_frames", believe)
 
     found = caught(every=3, lucks=1, calls=15, at="(sync cache/catalog.db-wal)")
     assert "luck" in found

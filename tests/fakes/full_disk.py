@@ -16,7 +16,7 @@ from pathlib import Path
 import apsw
 from cachetier_client.clock import Clock
 
-from cachetier.local.catalog.reserve import Reserve
+from cachetier.local.catalog.connection import Reserve
 from cachetier.local.files.data_files import DiskFiles
 
 _serial = count(1)

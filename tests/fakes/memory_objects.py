@@ -25,7 +25,7 @@ from cachetier.errors import (
     NoSuchUploadError,
     NotDurableError,
 )
-from cachetier.local.catalog.object_writes import UNCONDITIONAL, Condition
+from cachetier.local.catalog.objects import UNCONDITIONAL, Condition
 from cachetier.local.open_files import OpenFile
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level

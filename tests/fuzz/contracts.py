@@ -58,7 +58,7 @@ from cachetier.doors.http.shards import PUT_PARAMETERS
 from cachetier.doors.unix import requests
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.run import FsckOptions, fsck
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves
 from cachetier.local.recovery import open_store
 from cachetier.model.superseding import VERSION_LIMIT, DeletionRecord, Stamp
 from tests.crash.sweep import Remote
@@ -318,7 +318,7 @@ def _started(cache_dir: Path) -> None:
         for number in range(6):
             with suppress(CachetierError):
                 store.read(
-                    partial(queries.visible_shard, run="run", step=number % 2, name=f"s{number}")
+                    partial(saves.visible_shard, run="run", step=number % 2, name=f"s{number}")
                 )
     finally:
         store.close()

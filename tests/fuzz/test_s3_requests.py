@@ -29,7 +29,7 @@ def test_presigned_parameters_and_conditions_are_never_ignored(
 def test_a_door_that_ignores_a_condition_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cachetier.local.catalog.object_writes._check", lambda *_told: None)
+    monkeypatch.setattr("cachetier.local.catalog.objects._check", lambda *_told: None)
     with pytest.raises(AssertionError, match="and not to"):
         campaign(tmp_path / "cache", 1, REQUESTS)
 

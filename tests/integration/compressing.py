@@ -13,7 +13,7 @@ from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.messages import Size
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import shards
 from cachetier.remote.base import ObjectStore
 from cachetier.restore.fill import Room
 from cachetier.restore.restore import Restore
@@ -33,7 +33,7 @@ def stored(node: Node, ids: SaveIds, name: str) -> Stored | None:
     """Return what the node knows of the shard's object."""
     shard = node.shard(ids, name)
     assert shard is not None
-    return node.store.read(lambda sql: queries.stored_of(sql, shard.version, REMOTE))
+    return node.store.read(lambda sql: shards.stored_of(sql, shard.version, REMOTE))
 
 
 @contextlib.contextmanager

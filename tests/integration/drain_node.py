@@ -34,8 +34,8 @@ from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.ingest.ingest import NodeIngest
 from cachetier.ingest.write_through import WriteThrough
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import IncidentRecord, Summary
+from cachetier.local.catalog import notes, saves
+from cachetier.local.catalog.rows import IncidentRecord, Summary
 from cachetier.local.recovery import open_store
 from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
@@ -232,7 +232,7 @@ class Node:
         waited(self.checkpoints, ids.run, ids.step, name, Level.DURABLE, timeout_seconds)
 
     def shard(self, ids: SaveIds, name: str) -> Shard | None:
-        return self.store.read(lambda sql: queries.visible_shard(sql, ids.run, ids.step, name))
+        return self.store.read(lambda sql: saves.visible_shard(sql, ids.run, ids.step, name))
 
     def key(self, ids: SaveIds, name: str, location: str | None = None) -> str:
         return self.bucket.layout.shard_key(ids.run, location or str(ids.step), name)
@@ -241,11 +241,11 @@ class Node:
         return as_shown(self.stats.snapshot(self.queue.in_flight()))
 
     def save(self, ids: SaveIds) -> Save:
-        saves = self.store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step))
-        return next(save for save in saves if save.save_id == ids.save_id)
+        found = self.store.read(lambda sql: saves.saves_of(sql, ids.run, ids.step))
+        return next(save for save in found if save.save_id == ids.save_id)
 
     def told(self) -> list[IncidentRecord]:
-        return self.store.read(lambda sql: queries.incidents_after(sql, 0))
+        return self.store.read(lambda sql: notes.incidents_after(sql, 0))
 
     @contextmanager
     def draining(

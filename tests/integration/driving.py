@@ -19,7 +19,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachetier.drain.serve.eta import TELLING_UPLOADS
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import shards
 from cachetier.model.levels import Level
 from cachetier.model.objects import NO_HEAD
 from cachetier.model.superseding import Stamp
@@ -219,7 +219,7 @@ def reads_of_what_is_only_remote(_place: Site, seen: Seen) -> None:
         put(client, "x", data)
         served.drained("x", data)
         store = served.service.store
-        for shard in store.read(queries.clean_local_shards):
+        for shard in store.read(shards.clean_local_shards):
             assert store.evict(shard)
         with client.open_shard("r", 1, "x", "rb") as opened:
             opened.seek(5 * BLOCK_BYTES)

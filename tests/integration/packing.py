@@ -7,7 +7,7 @@ from cachetier_client.bucket_format.stored import InPack
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.messages import Size
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import shards
 from cachetier.remote.base import ObjectStore
 from tests.integration.drain_node import REMOTE, Node, patterned
 
@@ -54,6 +54,6 @@ def in_pack(node: Node, ids: SaveIds, name: str) -> InPack | None:
     """Return where the catalog has a shard."""
     shard = node.shard(ids, name)
     assert shard is not None
-    stored = node.store.read(lambda sql: queries.stored_of(sql, shard.version, REMOTE))
+    stored = node.store.read(lambda sql: shards.stored_of(sql, shard.version, REMOTE))
     assert stored is not None
     return stored.pack

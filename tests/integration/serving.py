@@ -24,8 +24,8 @@ from cachetier.doors.http.door import HttpDoor
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
-from cachetier.local.catalog import drain_writes, queries
-from cachetier.local.catalog.records import Backlog
+from cachetier.local.catalog import copies, saves
+from cachetier.local.catalog.rows import Backlog
 from cachetier.model.checkpoint import Save
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Bucket
@@ -244,17 +244,17 @@ class Served:
     def drained(self, name: str, data: bytes) -> None:
         """Do what the drain does: have the object in the remote, and the shard clean."""
         store = self.service.store
-        shard = store.read(lambda sql: queries.visible_shard(sql, "r", 1, name))
+        shard = store.read(lambda sql: saves.visible_shard(sql, "r", 1, name))
         assert shard is not None
-        save = store.read(lambda sql: queries.save_named(sql, "r", 1, shard.save_id))
+        save = store.read(lambda sql: saves.save_named(sql, "r", 1, shard.save_id))
         assert save is not None
         location = save.location or "1"
-        store.write(drain_writes.record_location, save.number, location)
+        store.write(copies.record_location, save.number, location)
         metadata = object_metadata(shard.save_id, store.store_id, shard.version, shard.content)
         key = Layout("p").shard_key("r", location, name)
         self.objects.put(key, data, digest=digest_of(data), metadata=metadata)
         now = SystemClock().now()
-        store.write(drain_writes.record_verified, shard.version, DURABLE, [DURABLE], now)
+        store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], now)
         self.service._changes.ring()
 
 

@@ -11,7 +11,7 @@ import pytest
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import uploads
 from cachetier.testing.http_wire import Head
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3_operations import operation_of
@@ -55,7 +55,7 @@ class SentGate(Troubles):
 def finished_parts(node: Node) -> int:
     shard = node.shard(SECOND, NAME)
     assert shard is not None
-    return len(node.store.read(lambda sql: queries.progress_of(sql, shard.version, REMOTE)).parts)
+    return len(node.store.read(lambda sql: uploads.progress_of(sql, shard.version, REMOTE)).parts)
 
 
 def test_a_step_with_few_changed_blocks_is_composed_in_the_bucket(

@@ -13,7 +13,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.shard_reports import ShardReports
 from cachetier.drain.upload.server_copies import Offer
-from cachetier.local.catalog import drain_writes
+from cachetier.local.catalog import copies
 from tests.fakes.bodies import compressible
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import REMOTE, Node, patterned
@@ -97,7 +97,7 @@ def test_a_shard_in_a_pack_is_not_named(node: Node) -> None:
     shard = node.shard(FIRST, "weights")
     assert shard is not None
     packed = replace(Stored.raw(shard.content), pack=InPack("pack", 0, SIZE_BYTES, 1))
-    node.store.write(drain_writes.record_verified, shard.version, REMOTE, [REMOTE], 1.0, packed)
+    node.store.write(copies.record_verified, shard.version, REMOTE, [REMOTE], 1.0, packed)
     node.put(SECOND, "weights", NEW)
     assert offered(node, SECOND, "weights") is None
 

@@ -14,19 +14,12 @@ from cachetier_client.io.digests import digest_of
 from msgspec.structs import replace
 
 from cachetier.errors import IntegrityError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import uploads
 from cachetier.model.compression import Rules
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from tests.fakes.bodies import compressible
-from tests.integration.compressing import (
-    COMPRESSION,
-    SIZE,
-    clean_node,
-    decoded,
-    restored,
-    stored,
-)
+from tests.integration.compressing import COMPRESSION, SIZE, clean_node, decoded, restored, stored
 from tests.integration.drain_node import REMOTE, Node, shown
 from tests.integration.test_drain_process import (
     Gate,
@@ -52,7 +45,7 @@ COMPRESSED: dict[str, Any] = {
 def recorded_parts(node: Node) -> list[int]:
     shard = node.shard(IDS, "large")
     assert shard is not None
-    progress = node.store.read(lambda sql: queries.progress_of(sql, shard.version, REMOTE))
+    progress = node.store.read(lambda sql: uploads.progress_of(sql, shard.version, REMOTE))
     return [part.number for part in progress.parts]
 
 

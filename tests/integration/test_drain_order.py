@@ -15,7 +15,7 @@ from cachetier.drain.messages import Size
 from cachetier.drain.schedule.queue_state import EQUAL, Weights
 from cachetier.drain.serve.eta import TELLING_UPLOADS, etas
 from cachetier.errors import LocalOnlyError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import figures, saves
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.remote.base import Body
@@ -113,7 +113,7 @@ def test_a_published_step_supersedes_and_who_waits_hears_of_it_at_once(
             node.wait_durable(old)
 
     assert node.save(old).state is SaveState.LOCAL_ONLY
-    assert node.store.read(queries.totals).local_only.steps == 1
+    assert node.store.read(figures.totals).local_only.steps == 1
     assert set(objects.came) == {"run/2"}
 
 
@@ -158,7 +158,7 @@ def test_a_waiting_step_has_an_eta_once_enough_was_uploaded_to_tell(
     with node.draining(SMALL):
         node.wait_durable(SaveIds("run", 1, "save-1"))
     waiting = save(node, "run", 2)
-    backlog = node.store.read(queries.backlog)
+    backlog = node.store.read(saves.backlog)
     found = etas(backlog, node.stats.rate([]), node.queue.hurried, EQUAL)
 
     assert list(found) == [node.save(waiting).number]

@@ -24,7 +24,7 @@ from cachetier.drain.messages import Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import uploads
 from cachetier.remote.factory import open_remote
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.http_wire import Head
@@ -169,7 +169,7 @@ def test_a_drain_killed_in_an_upload_goes_on_from_its_finished_parts(
 def recorded_parts(node: Node) -> list[int]:
     shard = node.shard(IDS, "large")
     assert shard is not None
-    progress = node.store.read(lambda sql: queries.progress_of(sql, shard.version, REMOTE))
+    progress = node.store.read(lambda sql: uploads.progress_of(sql, shard.version, REMOTE))
     return [part.number for part in progress.parts]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cachetier_client import Client, InvalidRequestError
 
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves
 from tests.integration.serving import Served, client_by, serving, shard_path
 from tests.integration.test_cli import run
 
@@ -32,7 +32,7 @@ def client(served: Served, request: pytest.FixtureRequest) -> Iterator[Client]:
 
 def known(served: Served, name: str) -> int:
     """Return what the catalog keeps."""
-    shard = served.service.store.read(lambda sql: queries.visible_shard(sql, "r", 1, name))
+    shard = served.service.store.read(lambda sql: saves.visible_shard(sql, "r", 1, name))
     assert shard is not None
     return shard.content.element_size
 

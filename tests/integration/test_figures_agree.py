@@ -11,9 +11,9 @@ from cachetier_client.clock import SystemClock
 from cachetier_client.io.digests import digest_of
 from prometheus_client.parser import text_string_to_metric_families
 
-from cachetier.local.catalog import object_writes
-from cachetier.local.catalog.object_writes import UNCONDITIONAL, NewObject, NewPiece
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import objects
+from cachetier.local.catalog.objects import UNCONDITIONAL, NewObject, NewPiece
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import Head
@@ -135,9 +135,9 @@ def put_object_in_conflict(store: Store) -> None:
     body = b"object"
     new = NewObject("key", Head(), 0, "etag", len(body), digest_of(body))
     piece = NewPiece(content_of(body), body=body)
-    made = store.write(object_writes.commit_object, "s3:mount", new, piece, UNCONDITIONAL, 1.0)
+    made = store.write(objects.commit_object, "s3:mount", new, piece, UNCONDITIONAL, 1.0)
     incident = IncidentRecord("conflict", "somebody else changed it", "decide", "s3:mount", 0)
-    store.write(object_writes.record_conflict, made.version, incident, 1.0)
+    store.write(objects.record_conflict, made.version, incident, 1.0)
 
 
 TOLD = [series for series in SERIES.values() if series.status]

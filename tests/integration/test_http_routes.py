@@ -11,8 +11,8 @@ import pytest
 
 from cachetier.doors.http.door import HttpDoor
 from cachetier.errors import ConfigError
-from cachetier.local.catalog import local_copies
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import saves, shards
+from cachetier.local.catalog.rows import IncidentRecord
 from tests.integration.serving import Served, serving, shard_path
 
 STEP = "/v1/runs/r/steps/1"
@@ -146,13 +146,12 @@ def test_incidents_reach_the_client_they_concern(served: Served) -> None:
 
 
 def _damage(served: Served, name: str) -> None:
-    from cachetier.local.catalog import queries
 
     store = served.service.store
-    shard = store.read(lambda sql: queries.visible_shard(sql, "r", 1, name))
+    shard = store.read(lambda sql: saves.visible_shard(sql, "r", 1, name))
     assert shard is not None
     incident = IncidentRecord("integrity", "it is damaged", "Save it again.", "r", 1, name, 0)
-    store.write(local_copies.record_damage, shard.version, incident, time.time())
+    store.write(shards.record_damage, shard.version, incident, time.time())
     served.service.operations.incidents.refresh()
 
 

@@ -257,10 +257,10 @@ def test_an_evicted_shard_comes_from_the_remote(served: Served) -> None:
 
 
 def _evict(served: Served) -> None:
-    from cachetier.local.catalog import queries
+    from cachetier.local.catalog import shards
 
     store = served.service.store
-    for shard in store.read(queries.clean_local_shards):
+    for shard in store.read(shards.clean_local_shards):
         assert store.evict(shard)
     assert not served.data_files()
 

@@ -16,8 +16,8 @@ from cachetier_client import BackpressureError, Client
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import ConfigError, DiskFullError
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.reserve import SPARE_FILES, SPARE_NAME
+from cachetier.local.catalog import shards
+from cachetier.local.catalog.connection import SPARE_FILES, SPARE_NAME
 from cachetier.local.files import data_files
 from cachetier.local.recovery import STORE_ID_NAME
 from tests.fakes.fake_clock import FakeClock
@@ -121,7 +121,7 @@ def test_a_put_on_a_disk_without_an_inode_is_taken_when_a_clean_shard_went(
     with serving_at(disk) as (served, client):
         disk.take_inodes()
         store = served.service.store
-        (shard,) = store.read(queries.shards_of, 1)
+        (shard,) = store.read(shards.shards_of, 1)
         store.files.remove(str(shard.file_id))  # as an eviction does
         store.look_at_disk()
         client.put_shard(LARGE, step=2, name="y", timeout_seconds=SECONDS, **RANK)

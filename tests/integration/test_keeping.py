@@ -11,7 +11,7 @@ from cachetier_client.clock import SystemClock
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import TransientError
-from cachetier.local.catalog import drain_writes
+from cachetier.local.catalog import copies
 from cachetier.model.checkpoint import SaveState
 from tests.integration.serving import Served, client_by, serving
 from tests.integration.test_cli import STEP, run
@@ -121,12 +121,12 @@ def half_sent(served: Served) -> None:
     run(served, "put", "-", *STEP, *save, "--name", "x", stdin=b"x" * 2000)
     served.drained("x", b"x" * 2000)
     store = served.service.store
-    store.write(drain_writes.record_part, 1, 0, uploaded=True)
+    store.write(copies.record_part, 1, 0, uploaded=True)
     part = "p/r/1/.cachetier/rank-0.json"
     served.objects.put(part, b"{}", digest=digest_of(b"{}"))
     run(served, "put", "-", "--run", "r", "--step", "2", "--name", "x", "--seal", stdin=b"x")
     store.write(
-        drain_writes.record_outcome, store.policy, 2, SaveState.PUBLISHED, None, SystemClock().now()
+        copies.record_outcome, store.policy, 2, SaveState.PUBLISHED, None, SystemClock().now()
     )
 
 

@@ -14,8 +14,8 @@ from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError, NotFoundError, RemoteRefusedError, TransientError
-from cachetier.local.catalog import adopt, pins, queries
-from cachetier.local.catalog.records import NewShard, RemoteCopy
+from cachetier.local.catalog import manifests, notes, saves
+from cachetier.local.catalog.rows import NewShard, RemoteCopy
 from cachetier.model.checkpoint import Save, SaveState, claimant_of
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
@@ -25,14 +25,7 @@ from cachetier.restore.fill import Room
 from cachetier.restore.knowledge import Knowledge
 from cachetier.restore.restore import Restore
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.integration.drain_node import (
-    BLOCK,
-    REMOTE,
-    Node,
-    content_of,
-    keys_of_saves,
-    patterned,
-)
+from tests.integration.drain_node import BLOCK, REMOTE, Node, content_of, keys_of_saves, patterned
 from tests.integration.serving import serving
 
 SECONDS = 60.0
@@ -202,7 +195,7 @@ def test_a_pinned_step_that_another_node_deleted_stays_here(one: Tier, other: Ti
     one.evictor.evict(shard)  # as by who read the rows before the pin
 
     assert one.read(ids(), "a") == LARGE + b"a"
-    assert one.node.store.read(pins.is_pinned, "run", 5)
+    assert one.node.store.read(notes.is_pinned, "run", 5)
 
 
 def test_a_save_that_another_node_replaced_ends_here(
@@ -389,7 +382,7 @@ def test_a_cache_full_of_a_step_that_was_deleted_elsewhere_takes_puts_again() ->
         assert served.put("a", first).status == 201
         served.drained("a", first)
         store = served.service.store
-        (save,) = store.read(queries.saves_of, "r", 1)
+        (save,) = store.read(saves.saves_of, "r", 1)
         bucket = Bucket(served.objects, Layout("p"))
         claim = publication.claim(claimant_of(save), None, "nonce")
         assert bucket.put_manifest(publication.deleted(claim, "nonce"), None)
@@ -397,7 +390,7 @@ def test_a_cache_full_of_a_step_that_was_deleted_elsewhere_takes_puts_again() ->
 
         assert served.call("PUT", "/v1/runs/r/steps/2/shards/b", second).status == 201
 
-        assert [each.state for each in store.read(queries.saves_of, "r", 1)] == ["deleted"]
+        assert [each.state for each in store.read(saves.saves_of, "r", 1)] == ["deleted"]
         assert store.space.used_bytes == len(second)
 
 
@@ -412,7 +405,7 @@ def test_a_service_that_holds_the_only_copy_says_so_and_keeps_it() -> None:
 
         status = served.service.operations.status()
         assert status["dirty_bytes"] == len(first)
-        (incident,) = served.service.store.read(queries.incidents_after, 0)
+        (incident,) = served.service.store.read(notes.incidents_after, 0)
         assert "missing in the bucket" in incident.message
 
 
@@ -453,7 +446,7 @@ def test_what_is_known_from_a_replica_alone_goes_by_the_tombstone_too(one: Tier)
     content = content_of(b"x")
     near = RemoteCopy("near", Stored.raw(content))
     new = NewShard("a", 0, content, state=ShardState.EVICTED, copies=(near,))
-    store.write(adopt.adopt, store.policy, save, [new], now)
+    store.write(manifests.adopt, store.policy, save, [new], now)
     shard = one.node.shard(ids(), "a")
     assert shard is not None
     one.evictor.evict(shard)

@@ -14,7 +14,7 @@ import pytest
 from cachetier_client.bucket_format.documents import ManifestState
 from cachetier_client.errors import NotFoundError, StepPublishedError
 
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves
 from cachetier.restore.knowledge import FRESH_SECONDS
 from cachetier.service.service import Service
 from cachetier.testing.moto_server import moto_server
@@ -66,8 +66,8 @@ def body(save_id: str, rank: int) -> bytes:
 
 
 def published(service: Service) -> str | None:
-    saves = service.store.read(queries.saves_of, RUN, STEP)
-    return next((save.save_id for save in saves if save.state == "published"), None)
+    found = service.store.read(saves.saves_of, RUN, STEP)
+    return next((save.save_id for save in found if save.state == "published"), None)
 
 
 def got(node: Node, rank: int) -> str:
@@ -116,7 +116,7 @@ def test_a_restore_never_mixes_two_saves_of_a_step(pair: Pair) -> None:
         put(node, "i1", rank)
         seal(node, "i1", rank)
     pair.a.client.wait(RUN, STEP, "durable", SECONDS, name="rank-0")
-    until(lambda: pair.a.service.store.read(queries.parts_of, 1)[0].uploaded)
+    until(lambda: pair.a.service.store.read(saves.parts_of, 1)[0].uploaded)
     pair.of_a.troubles.add(SENT)  # from now on A has a backlog
     put(pair.a, "i2", 0)
     seal(pair.a, "i2", 0)

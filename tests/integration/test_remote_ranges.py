@@ -10,7 +10,7 @@ import pytest
 from cachetier_client import Client, IntegrityError
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import shards
 from cachetier.remote.wrapped import Operation
 from tests.fakes.bodies import noise
 from tests.integration.serving import Served, client_by, serving, shard_path
@@ -62,7 +62,7 @@ def client(served: Served, request: pytest.FixtureRequest) -> Iterator[Client]:
 
 def evict(served: Served) -> None:
     store = served.service.store
-    for shard in store.read(queries.clean_local_shards):
+    for shard in store.read(shards.clean_local_shards):
         assert store.evict(shard)
     assert not served.data_files()
 

@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from cachetier.access.principals import OWNER
 from cachetier.errors import ConfigError
-from cachetier.local.catalog import object_uploads, object_writes
+from cachetier.local.catalog import object_uploads, objects
 from cachetier.local.catalog.object_uploads import PartRow
 from cachetier.model.objects import Mount
 from cachetier.objects.base import OpenedObject
@@ -214,19 +214,19 @@ def test_an_object_that_is_replaced_before_its_bytes_were_read_is_looked_up_agai
     node: tuple[Served, S3Caller], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served, caller = node
-    s3, objects = caller.client(), served.service.objects
+    s3, listed = caller.client(), served.service.objects
     s3.put_object(**WHERE, Body=noise(LARGE))
-    opened, newer = objects.open, noise(LARGE, 1)
+    opened, newer = listed.open, noise(LARGE, 1)
 
     def open_and_lose(mount: Mount, key: str) -> OpenedObject:
         found = opened(mount, key)
-        monkeypatch.setattr(objects, "open", opened)
+        monkeypatch.setattr(listed, "open", opened)
         s3.put_object(**WHERE, Body=newer)
         older = found.pieces[0].shard.name.partition("/")[0]
-        served.service.store.write(object_writes.forget_version, int(older, 16))
+        served.service.store.write(objects.forget_version, int(older, 16))
         return found
 
-    monkeypatch.setattr(objects, "open", open_and_lose)
+    monkeypatch.setattr(listed, "open", open_and_lose)
     assert s3.get_object(**WHERE)["Body"].read() == newer
 
 

@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 
 from cachetier.cli.app import app
 from cachetier.errors import RemoteRefusedError
-from cachetier.local.catalog import object_writes, objects
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import objects
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.model.objects import NO_HEAD, Mount, ObjectState, ObjectVersion
 from cachetier.objects.base import PutObject
 from tests.integration.serving import Served, serving
@@ -48,7 +48,7 @@ def in_conflict(node: Served, key: str = "data/a") -> int:
     version = put(node, node.service.objects.mounts[0], key, b"ours")
     incident = IncidentRecord("conflict", "it cannot go on", "decide", "s3:data", 0, key)
     now = SystemClock().now()
-    node.service.store.write(object_writes.record_conflict, version, incident, now)
+    node.service.store.write(objects.record_conflict, version, incident, now)
     return version
 
 

@@ -9,7 +9,7 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import SaveSupersededError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.levels import Level
 from cachetier.model.policy import Policy
@@ -88,7 +88,7 @@ def test_a_step_that_is_kept_here_alone_is_its_newest_sealed_save(tmp_path: Path
         assert shown(node) == "first"
         node.seal(SECOND)
         assert shown(node) == "second"
-        superfluous = node.store.read(queries.superfluous_saves, node.clock.now() + 1)
+        superfluous = node.store.read(saves.superfluous_saves, node.clock.now() + 1)
         assert [save.save_id for save in superfluous] == ["first"]
     finally:
         node.close()

@@ -15,7 +15,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import TransientError
-from cachetier.local.catalog import claims
+from cachetier.local.catalog import notes
 from cachetier.model.checkpoint import SaveState
 from cachetier.remote.base import Body, Condition, Headers, Metadata
 from tests.fakes.memory_store import MemoryObjectStore, bytes_of
@@ -100,7 +100,7 @@ class Nodes:
 
 
 def noticed(node: Node) -> bool:
-    return bool(node.store.read(claims.noticed_since, 0.0))
+    return bool(node.store.read(notes.noticed_since, 0.0))
 
 
 def saved(node: Node, step: int) -> None:
@@ -183,10 +183,10 @@ def test_a_restored_directory_is_noticed_and_goes_on_as_another(nodes: Nodes) ->
     assert noticed(node)
     assert identity(node, 3).startswith(f"{node.store.store_id}-")
     node = nodes.restart()
-    before = node.store.read(claims.own_claim, REMOTE).epoch
+    before = node.store.read(notes.own_claim, REMOTE).epoch
     with node.draining():
         saved(node, 4)
-    assert node.store.read(claims.own_claim, REMOTE).epoch == before, "it is noticed once"
+    assert node.store.read(notes.own_claim, REMOTE).epoch == before, "it is noticed once"
 
 
 def test_a_catalog_that_fell_behind_within_one_start_is_noticed_by_its_counter(

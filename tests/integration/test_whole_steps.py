@@ -13,7 +13,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import InvalidRequestError, NotFoundError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves, shards
 from cachetier.restore.fill import Room
 from cachetier.restore.restore import Restore
 from cachetier.steps.whole_steps import ComingBack, WholeSteps
@@ -36,9 +36,9 @@ class Replaced:
         self.steps = WholeSteps(store, self.restore, clock)
 
     def names_here(self) -> set[str]:
-        save = self.node.store.read(queries.shown_save, "run", 7)
-        shards = self.node.store.read(queries.shards_of, save.number) if save is not None else ()
-        return {shard.name for shard in shards if not shard.lacks_bytes}
+        save = self.node.store.read(saves.shown_save, "run", 7)
+        found = self.node.store.read(shards.shards_of, save.number) if save is not None else ()
+        return {shard.name for shard in found if not shard.lacks_bytes}
 
     def wait_for(self, event: str, caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
         self.node.wait_until(lambda: any(_name(each) == event for each in caplog.records))

@@ -16,7 +16,7 @@ from cachetier_client import Client
 from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.bucket_format.layout import Layout
 
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import shards
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.retrying import RetryingObjectStore
@@ -131,8 +131,8 @@ class Node:
 
     def evict_all(self) -> int:
         """Evict what may go; return how many shards went."""
-        shards = self.service.store.read(queries.clean_local_shards)
-        return sum(self.service._housekeeping._evictor.evict(shard) for shard in shards)
+        found = self.service.store.read(shards.clean_local_shards)
+        return sum(self.service._housekeeping._evictor.evict(shard) for shard in found)
 
 
 @contextmanager

@@ -23,9 +23,9 @@ from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.publish.publisher import Ended, Located, Publisher
 from cachetier.errors import PreconditionFailedError, UploadGoneError
-from cachetier.local.catalog import drain_writes, local_copies, missing_objects, queries
-from cachetier.local.catalog.queries import small_of
-from cachetier.local.catalog.records import FinishedUploadPart, IncidentRecord
+from cachetier.local.catalog import copies, saves, shards, uploads
+from cachetier.local.catalog.rows import FinishedUploadPart, IncidentRecord
+from cachetier.local.catalog.shards import small_of
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.composing import pieces
@@ -81,12 +81,12 @@ class FakeDrain:
         return False
 
     def _unfinished(self) -> list[Save]:
-        verify = self._store.read(missing_objects.saves_to_verify, REMOTE)
-        known = self._store.read(queries.unfinished_saves)
+        verify = self._store.read(copies.saves_to_verify, REMOTE)
+        known = self._store.read(saves.unfinished_saves)
         return [*known, *(replace(save, state=SaveState.OPEN) for save in verify)]
 
     def _undrained(self, number: int, limit: int) -> list[Shard]:
-        return self._store.read(lambda sql: queries.dirty_shards_of(sql, number, limit, REMOTE))
+        return self._store.read(lambda sql: shards.dirty_shards_of(sql, number, limit, REMOTE))
 
     def drain_all(self) -> None:
         """Drain and publish until nothing is left that can be done."""
@@ -114,12 +114,12 @@ class FakeDrain:
             if save.state is SaveState.DELETED:
                 assert save.location is not None
                 self._publisher.delete(self._claimant(save), save.location, set)
-                self._store.write(drain_writes.forget_save, save.number)
+                self._store.write(copies.forget_save, save.number)
 
     # --- shards ----------------------------------------------------------------------------------
 
     def _drain(self, save: Save, shard: Shard) -> None:
-        self._store.write(drain_writes.count_attempt, shard.version, REMOTE)
+        self._store.write(uploads.count_attempt, shard.version, REMOTE)
         location = self._located(save)
         if location is None:
             return
@@ -142,12 +142,12 @@ class FakeDrain:
     def _packed_with(self, save: Save, shard: Shard) -> list[Shard]:
         """Return what goes in one pack with a small shard of a sealed rank; damage goes first."""
         number, rank = save.number, shard.rank
-        parts = self._store.read(lambda sql: queries.parts_of(sql, number))
+        parts = self._store.read(lambda sql: saves.parts_of(sql, number))
         sealed = any(part.rank == rank and part.state is PartState.SEALED for part in parts)
         if not (self.packing(save) and sealed and is_packable(shard.content.size_bytes)):
             return []
         small = self._store.read(
-            lambda sql: queries.dirty_shards_of(sql, number, -1, REMOTE, small_of(rank))
+            lambda sql: shards.dirty_shards_of(sql, number, -1, REMOTE, small_of(rank))
         )
         by_version = {each.version: each for each in small}
         return [by_version[member.version] for member in next_pack(map(Member.of, small))]
@@ -174,7 +174,7 @@ class FakeDrain:
         for shard in shards:
             packs[shard.version] = InPack(name, start, len(whole), content.digest)
             start += shard.content.size_bytes
-        self._store.write(drain_writes.record_packed, packs, REMOTE, [REMOTE], self._clock.now())
+        self._store.write(copies.record_packed, packs, REMOTE, [REMOTE], self._clock.now())
 
     def _confirm(self, shard: Shard, key: str) -> None:
         info = self._bucket.objects.head(key)
@@ -183,9 +183,7 @@ class FakeDrain:
 
     def _record(self, shard: Shard) -> None:
         now, stored = self._clock.now(), self._stored(shard)
-        self._store.write(
-            drain_writes.record_verified, shard.version, REMOTE, [REMOTE], now, stored
-        )
+        self._store.write(copies.record_verified, shard.version, REMOTE, [REMOTE], now, stored)
 
     def _stored(self, shard: Shard) -> Stored:
         return self._sent.get(shard.version) or Stored.raw(shard.content)
@@ -228,19 +226,19 @@ class FakeDrain:
                 record = FinishedUploadPart(
                     part.number, sent.etag, part.size_bytes, digest, part.start, part.size_bytes
                 )
-                self._store.write(drain_writes.record_parts, shard.version, REMOTE, [record])
+                self._store.write(uploads.record_parts, shard.version, REMOTE, [record])
                 finished[part.number] = sent
         parts = [finished[number] for number in sorted(finished)]
         self._bucket.objects.complete_upload(key, upload_id, parts, digest=shard.content.digest)
 
     def _upload(self, shard: Shard, key: str) -> tuple[str, dict[int, UploadedPart]]:
         """Go on with the upload that was begun, or begin one."""
-        progress = self._store.read(lambda sql: queries.progress_of(sql, shard.version, REMOTE))
+        progress = self._store.read(lambda sql: uploads.progress_of(sql, shard.version, REMOTE))
         if progress.upload_id is not None:
             try:
                 self._bucket.objects.list_parts(key, progress.upload_id)
             except UploadGoneError:
-                self._store.write(drain_writes.forget_upload, shard.version, REMOTE)
+                self._store.write(uploads.forget_upload, shard.version, REMOTE)
             else:
                 done = {
                     p.number: UploadedPart(p.number, p.etag, p.size_bytes, p.digest)
@@ -248,30 +246,30 @@ class FakeDrain:
                 }
                 return progress.upload_id, done
         upload_id = self._bucket.objects.create_upload(key, self._metadata(shard))
-        self._store.write(drain_writes.begin_upload, shard.version, REMOTE, upload_id, BLOCK_BYTES)
+        self._store.write(uploads.begin_upload, shard.version, REMOTE, upload_id, BLOCK_BYTES)
         return upload_id, {}
 
     def _held(self, shard: Shard) -> Stored | None:
-        return self._store.read(lambda sql: queries.stored_of(sql, shard.version, REMOTE))
+        return self._store.read(lambda sql: shards.stored_of(sql, shard.version, REMOTE))
 
     def _metadata(self, shard: Shard) -> dict[str, str]:
         return object_metadata(shard.save_id, self._store.store_id, shard.version, shard.content)
 
     def _quarantine(self, shard: Shard) -> None:
         incident = IncidentRecord("integrity", "damaged", "", shard.run, shard.step, shard.name)
-        self._store.write(local_copies.record_damage, shard.version, incident, self._clock.now())
+        self._store.write(shards.record_damage, shard.version, incident, self._clock.now())
 
     # --- saves -----------------------------------------------------------------------------------
 
     def _claimant(self, save: Save) -> Claimant:
-        return self._store.read(queries.claimant, save)
+        return self._store.read(saves.claimant, save)
 
     def _located(self, save: Save) -> str | None:
         if save.location is not None:
             return save.location
         found = self._publisher.claim(self._claimant(save))
         if isinstance(found, Located):
-            self._store.write(drain_writes.record_location, save.number, found.location)
+            self._store.write(copies.record_location, save.number, found.location)
             return found.location
         self._end(save, found)
         return None
@@ -280,12 +278,12 @@ class FakeDrain:
         now = self._clock.now()
         self._store.drop(
             self._store.write(
-                drain_writes.record_outcome, self._store.policy, save.number, ended.state, None, now
+                copies.record_outcome, self._store.policy, save.number, ended.state, None, now
             )
         )
 
     def _publish(self, save: Save) -> None:
-        parts = self._store.read(lambda sql: queries.parts_of(sql, save.number))
+        parts = self._store.read(lambda sql: saves.parts_of(sql, save.number))
         sealed = [part for part in parts if part.state is PartState.SEALED]
         location = self._located(save) if sealed else None
         if location is None:
@@ -300,15 +298,15 @@ class FakeDrain:
             self._end(save, ended)
 
     def _write_part(self, save: Save, location: str, rank: int) -> bool:
-        shards = self._store.read(lambda sql: queries.shards_of_rank(sql, save.number, rank, 0, -1))
-        if any(s.state in (ShardState.DIRTY, ShardState.QUARANTINED) for s in shards):
+        found = self._store.read(lambda sql: shards.shards_of_rank(sql, save.number, rank, 0, -1))
+        if any(s.state in (ShardState.DIRTY, ShardState.QUARANTINED) for s in found):
             return False
         entries = [
             ShardEntry.of(shard.name, shard.rank, shard.content, self._held(shard))
-            for shard in shards
+            for shard in found
         ]
         self._publisher.write_part(self._claimant(save), location, rank, entries)
-        self._store.write(drain_writes.record_part, save.number, rank, uploaded=True)
+        self._store.write(copies.record_part, save.number, rank, uploaded=True)
         return True
 
 

@@ -12,7 +12,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.drain.publish.publisher import Ended, Located, Publisher
 from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.errors import RemoteError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves, shards
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.shard import Shard
@@ -84,19 +84,19 @@ class FakeReplica:
         self._remote_state.verified(shard.version, self._clock.now(), Stored.raw(shard.content))
 
     def _publish(self, save: Save, location: str) -> None:
-        unsound = self._store.read(lambda sql: queries.unsound_ranks(sql, save.number))
+        unsound = self._store.read(lambda sql: shards.unsound_ranks(sql, save.number))
         parts = [
             part for part in self._remote_state.parts(save.number) if part.state is PartState.SEALED
         ]
         for part in parts:
             if part.uploaded or not part.final or part.rank in unsound:
                 continue
-            shards = [
+            found = [
                 shard
-                for shard in self._store.read(lambda sql: queries.shards_of(sql, save.number))
+                for shard in self._store.read(lambda sql: shards.shards_of(sql, save.number))
                 if shard.rank == part.rank
             ]
-            entries = [ShardEntry.of(each.name, each.rank, each.content) for each in shards]
+            entries = [ShardEntry.of(each.name, each.rank, each.content) for each in found]
             self._publisher.write_part(self._claimant(save), location, part.rank, entries)
             self._remote_state.part(save.number, part.rank, uploaded=True)
         if parts and all(part.uploaded for part in self._remote_state.parts(save.number)):
@@ -108,4 +108,4 @@ class FakeReplica:
         self._remote_state.ended(save.number, ended.state, None, self._clock.now())
 
     def _claimant(self, save: Save) -> Claimant:
-        return self._store.read(queries.claimant, save)
+        return self._store.read(saves.claimant, save)

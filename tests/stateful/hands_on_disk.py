@@ -15,8 +15,8 @@ from cachetier_client.bucket_format.documents import ManifestState, manifest_of
 from cachetier.errors import BackpressureError, CachetierError, CatalogDamagedError
 from cachetier.fsck.findings import RepairOutcome
 from cachetier.fsck.run import FsckOptions, fsck
-from cachetier.local.catalog import connection, queries
-from cachetier.local.catalog.records import LOG_LOST
+from cachetier.local.catalog import connection, saves
+from cachetier.local.catalog.rows import LOG_LOST
 from cachetier.local.store import Staged
 from cachetier.model.checkpoint import OPEN_STATES
 from cachetier.model.lifecycle import ShardState
@@ -61,7 +61,7 @@ class HandsOnDisk:
         world = self._world
         number = world.dice.choice((0, 1))
         node = world.nodes[number]
-        unfinished = node.store.read(queries.unfinished_saves)
+        unfinished = node.store.read(saves.unfinished_saves)
         going_on = {(each.step, each.save_id) for each in unfinished if each.state in OPEN_STATES}
         rows = [row for row in node.rows() if (row.step, row.save_id) in going_on]
         node.die()

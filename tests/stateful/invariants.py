@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 
 from cachetier_client.io.digests import digest_of
 
-from cachetier.local.catalog.node_totals import node_totals
+from cachetier.local.catalog.figures import node_totals
 from cachetier.local.lost_and_found import LostAndFound
 from cachetier.model.lifecycle import ShardState
 from tests.stateful.node import Node

@@ -14,7 +14,7 @@ from cachetier_client.io.digests import block_lengths
 from cachetier_client.results import Receipt
 
 from cachetier.ingest.ingest import NodeIngest
-from cachetier.local.catalog import connection, queries
+from cachetier.local.catalog import connection, saves, shards
 from cachetier.local.files.data_files import Files
 from cachetier.local.recovery import lock_directory, open_store
 from cachetier.local.store import Staged, Store
@@ -160,7 +160,7 @@ class Node:
 
         def query(sql: apsw.Connection) -> list[Shard]:
             versions = [row[0] for row in sql.execute("SELECT version FROM shards")]
-            found = [queries.shard_by_version(sql, version) for version in versions]
+            found = [shards.shard_by_version(sql, version) for version in versions]
             return [shard for shard in found if shard is not None]
 
         return self.store.read(query)
@@ -168,7 +168,7 @@ class Node:
     def location_of(self, shard: Shard) -> str | None:
         """Return where the objects of a shard's save go, once that is known."""
         save = self.store.read(
-            lambda sql: queries.save_named(sql, shard.run, shard.step, shard.save_id)
+            lambda sql: saves.save_named(sql, shard.run, shard.step, shard.save_id)
         )
         return save.location if save is not None else None
 
@@ -181,7 +181,7 @@ class Node:
         if is_mount(shard.run):
             return self.restore.sources.still_there(shard)
         location = self.location_of(shard)
-        stored = self.store.read(lambda sql: queries.stored_of(sql, shard.version, REMOTE))
+        stored = self.store.read(lambda sql: shards.stored_of(sql, shard.version, REMOTE))
         return location is not None and self.bucket.holds(shard, location, stored)
 
 

@@ -15,7 +15,7 @@ from cachetier.errors import NotFoundError
 from cachetier.ingest.admission import Admission
 from cachetier.ingest.shares import Shares
 from cachetier.local.catalog import object_uploads
-from cachetier.local.catalog.object_writes import InBucket
+from cachetier.local.catalog.objects import InBucket
 from cachetier.local.store import Staged, Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.objects import NO_HEAD, Head, Mount

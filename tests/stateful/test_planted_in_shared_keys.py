@@ -10,7 +10,7 @@ import pytest
 
 from cachetier.drain.upload import objects
 from cachetier.drain.upload.deletions import MountDeletions
-from cachetier.local.catalog import object_writes
+from cachetier.local.catalog import objects as object_rows
 from cachetier.model.superseding import Stamp, Verdict, judge
 from cachetier.remote.store_clock import StoreClock
 from tests.stateful.invariants import ViolationError
@@ -57,8 +57,8 @@ def forget_what_was_deleted(patch: pytest.MonkeyPatch) -> None:
 
 
 def lose_in_silence(patch: pytest.MonkeyPatch) -> None:
-    forget = object_writes.forget_version
-    patch.setattr(object_writes, "record_superseded", lambda sql, version, *_: forget(sql, version))
+    forget = object_rows.forget_version
+    patch.setattr(object_rows, "record_superseded", lambda sql, version, *_: forget(sql, version))
 
 
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[str, int, str]] = {

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.errors import CachetierError, RemoteError
-from cachetier.local.catalog import queries, replica_writes
+from cachetier.local.catalog import copies, shards
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.fill import Room
@@ -62,7 +62,7 @@ class TwoRemotes(RuleBasedStateMachine):
     def open_node(self) -> None:
         self.nodes += 1
         self.node = Node(self.scratch / str(self.nodes), self.far, self.clock, vfs=self.vfs_name)
-        self.node.store.write(replica_writes.configure, {"near": self.required})
+        self.node.store.write(copies.configure_replicas, {"near": self.required})
         near = Bucket(self.near, Layout("tier"))
         remote_state = ReplicaRemoteState(self.node.store, "near", REMOTE)
         self.replica = FakeReplica(self.node.store, near, self.clock, remote_state)
@@ -117,7 +117,7 @@ class TwoRemotes(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        for shard in self.node.store.read(queries.clean_local_shards):
+        for shard in self.node.store.read(shards.clean_local_shards):
             with suppress(RemoteError):
                 if self.restore.sources.still_there(shard):
                     self.node.store.evict(shard)
@@ -174,7 +174,7 @@ class TwoRemotes(RuleBasedStateMachine):
             return
         for shard in self.node.rows():
             verified = self.node.store.read(
-                lambda sql, version=shard.version: queries.verified_remotes(sql, version)  # type: ignore[misc]
+                lambda sql, version=shard.version: shards.verified_remotes(sql, version)  # type: ignore[misc]
             )
             if shard.state is ShardState.CLEAN or shard.state is ShardState.EVICTED:
                 assert verified, f"{shard.name} of step {shard.step} is {shard.state}, and nowhere"

@@ -29,7 +29,7 @@ from hypothesis.stateful import (
 )
 
 from cachetier.errors import CachetierError, NotFoundError
-from cachetier.local.catalog.queries import saves_of_run
+from cachetier.local.catalog.saves import saves_of_run
 from cachetier.model.checkpoint import Save
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState

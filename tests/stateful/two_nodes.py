@@ -29,8 +29,8 @@ from cachetier.errors import (
     RemoteRefusedError,
     TransientError,
 )
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import LOG_LOST, IncidentRecord
+from cachetier.local.catalog import notes, saves
+from cachetier.local.catalog.rows import LOG_LOST, IncidentRecord
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
@@ -158,8 +158,8 @@ class World:
         self.settle()
 
     def close(self) -> None:
-        for notes in self.notes.values():
-            notes.stop(0.0)
+        for each in self.notes.values():
+            each.stop(0.0)
         for node in self.nodes:
             node.die()
         self._vfs.unregister()
@@ -304,9 +304,9 @@ class World:
         """A job that starts on the third node is told of the newest step that is not durable."""
         owed = self._owed()
         for _ in range(3):
-            for notes in self.notes.values():
+            for each in self.notes.values():
                 with suppress(CachetierError):
-                    notes.round()
+                    each.round()
             for clock in self.clocks:
                 clock.advance(FRESH_SECONDS)
         told = self.nodes[READER].checkpoints.unflushed.of_run(RUN)
@@ -532,8 +532,8 @@ class World:
 
         Unless ``latest`` has just ``named`` it, a newer save that is whole there goes before it.
         """
-        saves = node.store.read(lambda sql: queries.saves_of(sql, RUN, step))
-        newer = node.store.read(lambda sql: queries.whole_of(sql, saves)) and named is None
+        known = node.store.read(lambda sql: saves.saves_of(sql, RUN, step))
+        newer = node.store.read(lambda sql: saves.whole_of(sql, known)) and named is None
         if self._lacks(step) or newer:
             return
         manifest = self.nodes[0].bucket.published(RUN, step)
@@ -557,7 +557,7 @@ class World:
             require(not stale, f"{name} of step {step} is of a save that was replaced or deleted")
 
     def _judge_rest(self, node: Node) -> None:
-        unfinished = node.store.read(queries.unfinished_saves)
+        unfinished = node.store.read(saves.unfinished_saves)
         going_on = {(save.step, save.save_id) for save in unfinished}
         for row in node.rows():
             told = self._told(row.step)
@@ -596,7 +596,7 @@ class World:
         return any(each.step == step and each.code != LOG_LOST for each in incidents)
 
     def incidents_of(self, node: Node) -> Sequence[IncidentRecord]:
-        return node.store.read(lambda sql: queries.incidents_after(sql, 0))
+        return node.store.read(lambda sql: notes.incidents_after(sql, 0))
 
     # --- in detail -------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ from cachetier.errors import (
     NoSuchKeyError,
     ReadOnlyMountError,
 )
-from cachetier.local.catalog.object_writes import Condition
+from cachetier.local.catalog.objects import Condition
 from cachetier.model.objects import Mount
 from cachetier.objects.base import Objects, PutAnswer
 

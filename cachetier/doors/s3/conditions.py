@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 
 from cachetier.doors.s3.errors import refused
-from cachetier.local.catalog.object_writes import Condition
+from cachetier.local.catalog.objects import Condition
 
 MATCH, MATCH_SIZE = "if-match", "x-amz-if-match-size"
 MATCH_TIME = "x-amz-if-match-last-modified-time"

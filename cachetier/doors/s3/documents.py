@@ -15,15 +15,9 @@ from xml.sax.xmlreader import AttributesImpl
 from defusedxml.sax import parseString
 
 from cachetier.doors.s3.checksums import declared_in
-from cachetier.doors.s3.conditions import (
-    MATCH,
-    MATCH_SIZE,
-    MATCH_TIME,
-    of_deletion,
-    unquoted,
-)
+from cachetier.doors.s3.conditions import MATCH, MATCH_SIZE, MATCH_TIME, of_deletion, unquoted
 from cachetier.doors.s3.errors import refused
-from cachetier.local.catalog.object_writes import Condition
+from cachetier.local.catalog.objects import Condition
 from cachetier.model.objects import OBJECT_PART_LIMIT
 from cachetier.objects.base import DeclaredPart
 

@@ -22,7 +22,7 @@ from cachetier.doors.s3.heads import head_of
 from cachetier.doors.s3.incoming import Incoming
 from cachetier.doors.s3.requests import S3Request
 from cachetier.errors import InvalidRequestError, ReadOnlyMountError
-from cachetier.local.catalog.object_writes import Condition
+from cachetier.local.catalog.objects import Condition
 from cachetier.model.levels import Level, checked_level, covers
 from cachetier.model.objects import Head, Mode, Mount
 from cachetier.objects.base import Objects, PutAnswer, PutObject

@@ -24,7 +24,7 @@ from cachetier_client.bucket_format.uploads import store_identity
 from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd
 from cachetier.errors import IntegrityError, TransientError
-from cachetier.local.catalog.claims import OwnClaim
+from cachetier.local.catalog.notes import OwnClaim
 from cachetier.remote.bucket import Bucket, SeenStoreClaim
 
 

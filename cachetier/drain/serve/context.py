@@ -11,8 +11,8 @@ from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.stats import DrainStats
 from cachetier.errors import IntegrityError, NotFoundError, PreconditionFailedError
-from cachetier.local.catalog import queries, statements
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import notes, shards
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.objects import Mount
@@ -44,7 +44,7 @@ class DrainContext:
 
     def shard(self, version: int) -> Shard:
         """Return a shard, or raise NotFoundError."""
-        shard = self.store.read(queries.shard_by_version, version)
+        shard = self.store.read(shards.shard_by_version, version)
         if shard is None:
             raise NotFoundError(f"shard version {version} was replaced or deleted")
         return shard
@@ -61,7 +61,7 @@ class DrainContext:
         name, rank = (of.name, of.rank) if isinstance(of, Shard) else (None, None)
         code = PreconditionFailedError.code if isinstance(of, Shard) else IntegrityError.code
         incident = IncidentRecord(code, message, hint, of.run, of.step, name, rank)
-        self.store.write(statements.insert_incident, incident, self.clock.now())
+        self.store.write(notes.insert_incident, incident, self.clock.now())
         self.announce()
 
     def announce(self) -> None:

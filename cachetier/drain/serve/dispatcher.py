@@ -23,7 +23,7 @@ from cachetier.drain.serve.save_reports import SaveReports
 from cachetier.drain.serve.shard_reports import ShardReports
 from cachetier.drain.serve.snapshot import mounts_to_show, unfinished
 from cachetier.errors import BackpressureError, CatalogDamagedError, FencedError
-from cachetier.local.catalog import claims, drain_writes, missing_objects, queries
+from cachetier.local.catalog import copies, notes, saves, uploads
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.compression import UNCOMPRESSED, Rules, mode_like
 from cachetier.telemetry import events
@@ -51,7 +51,7 @@ class Dispatcher:
         self._saves = SaveReports(context)
         self._objects = ObjectReports(context)
         # Puts that come before the remote is asked would hide that the catalog is an older one.
-        own = context.store.read(claims.own_claim, context.stats.remote)
+        own = context.store.read(notes.own_claim, context.stats.remote)
         self._counter_at_start: int | None = own.counter
 
     def answer(self, request: AnyRequest) -> object:
@@ -133,12 +133,12 @@ class Dispatcher:
             return None
         if work.version is not None:
             return object_task(number, work, self._context.mounts[work.save.run].bucket)
-        claimant = self._store.read(queries.claimant, work.save)
+        claimant = self._store.read(saves.claimant, work.save)
         shard = work.shard
         mode = self._rules.mode_of(work.save.run, shard.name if shard is not None else "")
         if shard is not None:
             remote = self._context.remote_state.remote
-            lost = self._store.read(missing_objects.lost_as, shard.version, remote)
+            lost = self._store.read(copies.lost_as, shard.version, remote)
             mode = mode_like(mode, lost.codec) if lost is not None else mode
         return task_of(number, work, claimant, mode)
 
@@ -166,9 +166,7 @@ class Dispatcher:
         if work.shard is None:
             return None
         try:
-            return self._store.write(
-                drain_writes.count_attempt, work.shard.version, self._stats.remote
-            )
+            return self._store.write(uploads.count_attempt, work.shard.version, self._stats.remote)
         except (FencedError, BackpressureError):
             return None
 
@@ -199,14 +197,14 @@ class Dispatcher:
             self._queue.forgive_all()
         self._context.changes.ring()
 
-    def _claim(self, request: messages.ReadClaim | messages.IntendClaim) -> claims.OwnClaim | None:
+    def _claim(self, request: messages.ReadClaim | messages.IntendClaim) -> notes.OwnClaim | None:
         """Return what is claimed of the store id, or write down what is about to be."""
         remote, at_start = self._stats.remote, self._counter_at_start
-        own = self._store.read(claims.own_claim, remote)
+        own = self._store.read(notes.own_claim, remote)
         if isinstance(request, messages.ReadClaim):
             return replied(request, own if at_start is None else replace(own, counter=at_start))
         what = request.epoch, request.nonce, request.before
-        self._store.write(claims.intend_claim, remote, *what, self._context.clock.now())
+        self._store.write(notes.intend_claim, remote, *what, self._context.clock.now())
         self._counter_at_start = None
         if request.epoch != own.epoch:
             where = {"remote": remote, "store_id": self._store.store_id}

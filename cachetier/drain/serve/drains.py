@@ -13,7 +13,7 @@ from typing import Protocol
 
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.stats import DrainSnapshot
-from cachetier.local.catalog.records import Backlog
+from cachetier.local.catalog.rows import Backlog
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.notifier import Changes

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cachetier.drain.schedule.queue_state import Weights
-from cachetier.local.catalog.records import Backlog
+from cachetier.local.catalog.rows import Backlog
 from cachetier.model.checkpoint import Save, SaveState
 
 WINDOW_UPLOADS = 256

@@ -16,8 +16,8 @@ from cachetier.errors import (
     PreconditionFailedError,
     RemoteRefusedError,
 )
-from cachetier.local.catalog import object_writes, objects, queries
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import objects, uploads
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.objects import ObjectState, ObjectVersion
 from cachetier.model.shard import Shard
@@ -56,9 +56,9 @@ class ObjectReports:
                 else:
                     self._conflict(version, PreconditionFailedError.code, request.message)
             case messages.OwnVersionSeen():
-                self._store.write(object_writes.raise_versions, request.seen)
+                self._store.write(objects.raise_versions, request.seen)
             case messages.DeletionsRecorded():
-                self._store.write(object_writes.record_deletions_recorded, request.request)
+                self._store.write(objects.record_deletions_recorded, request.request)
             case _:
                 assert_never(request)
         return None
@@ -74,7 +74,7 @@ class ObjectReports:
         version = self._version(number)
         pieces = self._store.read(objects.pieces_of, number)
         progress = self._store.read(
-            queries.progress_of, pieces[0].version if pieces else 0, self._remote
+            uploads.progress_of, pieces[0].version if pieces else 0, self._remote
         )
         request, deletions = version.request, {}
         if request is not None:
@@ -109,7 +109,7 @@ class ObjectReports:
         now = self._context.clock.now()
         try:
             removed = self._store.write(
-                object_writes.record_shown, version.version, request.etag, self._remote, now
+                objects.record_shown, version.version, request.etag, self._remote, now
             )
         except ForbiddenTransitionError:
             # A reader met damage meanwhile, and the bucket has the bytes.
@@ -124,7 +124,7 @@ class ObjectReports:
         version = self._version(request.version)
         now = self._context.clock.now()
         self._store.drop(
-            self._store.write(object_writes.record_superseded, version.version, request.reason, now)
+            self._store.write(objects.record_superseded, version.version, request.reason, now)
         )
         self._stats.superseded(version, request.reason)
         self._context.changes.ring()
@@ -140,9 +140,7 @@ class ObjectReports:
         )
         incident = IncidentRecord(code, message, hint, version.run, 0, version.key)
         now = self._context.clock.now()
-        self._store.drop(
-            self._store.write(object_writes.record_conflict, version.version, incident, now)
-        )
+        self._store.drop(self._store.write(objects.record_conflict, version.version, incident, now))
         self._stats.object_conflict(version, message)
         self._context.announce()
 

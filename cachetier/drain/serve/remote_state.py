@@ -13,16 +13,9 @@ from typing import Protocol
 
 from cachetier_client.bucket_format.stored import InPack, Stored
 
-from cachetier.local.catalog import (
-    drain_writes,
-    missing_objects,
-    puts,
-    queries,
-    replica_queries,
-    replica_writes,
-)
-from cachetier.local.catalog.queries import ALL, ShardFilter
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import copies, parts, saves, shards, uploads
+from cachetier.local.catalog.rows import IncidentRecord
+from cachetier.local.catalog.shards import ALL, ShardFilter
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
 from cachetier.model.lifecycle import ShardState
@@ -113,22 +106,22 @@ class DurableRemoteState:
 
     def unfinished(self) -> list[Save]:
         read = self._store.read
-        again = read(missing_objects.saves_to_verify, self.remote)
+        again = read(copies.saves_to_verify, self.remote)
         numbers = {save.number for save in again}
         return [
-            *read(queries.unfinished_saves),
+            *read(saves.unfinished_saves),
             *(replace(save, state=SaveState.OPEN) for save in again),
-            *(save for save in read(queries.unswept_saves) if save.number not in numbers),
+            *(save for save in read(uploads.unswept_saves) if save.number not in numbers),
         ]
 
     def save(self, number: int) -> Save | None:
-        return self._store.read(queries.save_by_number, number)
+        return self._store.read(saves.save_by_number, number)
 
     def parts(self, number: int) -> list[RankPart]:
-        return self._store.read(queries.parts_of, number)
+        return self._store.read(saves.parts_of, number)
 
     def wanted(self, number: int, limit: int, shard_filter: ShardFilter = ALL) -> list[Shard]:
-        return self._store.read(queries.dirty_shards_of, number, limit, self.remote, shard_filter)
+        return self._store.read(shards.dirty_shards_of, number, limit, self.remote, shard_filter)
 
     def wants(self, shard: Shard) -> bool:
         return shard.state is ShardState.DIRTY
@@ -137,20 +130,20 @@ class DurableRemoteState:
         return False  # its bytes are never evicted before they are there
 
     def locate(self, number: int, location: str) -> None:
-        self._store.write(drain_writes.record_location, number, location)
+        self._store.write(copies.record_location, number, location)
 
     def part(self, number: int, rank: int, *, uploaded: bool) -> None:
-        self._store.write(drain_writes.record_part, number, rank, uploaded=uploaded)
+        self._store.write(copies.record_part, number, rank, uploaded=uploaded)
 
     def followed(self, number: int) -> None:
-        self._store.write(puts.release_followers, number)
+        self._store.write(parts.release_followers, number)
 
     def ended(
         self, number: int, state: SaveState, incident: IncidentRecord | None, now: float
     ) -> SaveOutcome:
         before = self.save(number)
         removed = self._store.write(
-            drain_writes.record_outcome, self._store.policy, number, state, incident, now
+            copies.record_outcome, self._store.policy, number, state, incident, now
         )
         return SaveOutcome(before is not None and before.state is not state, tuple(removed))
 
@@ -158,22 +151,20 @@ class DurableRemoteState:
         return False
 
     def verified(self, version: int, now: float, stored: Stored) -> None:
-        self._store.write(
-            drain_writes.record_verified, version, self.remote, [self.remote], now, stored
-        )
+        self._store.write(copies.record_verified, version, self.remote, [self.remote], now, stored)
 
     def packed(self, packs: Mapping[int, InPack], now: float) -> list[Shard]:
-        return self._store.write(drain_writes.record_packed, packs, self.remote, [self.remote], now)
+        return self._store.write(copies.record_packed, packs, self.remote, [self.remote], now)
 
     def lost(self, versions: Sequence[int]) -> list[ShardState]:
-        record = drain_writes.record_lost
+        record = copies.record_lost
         return self._store.write(lambda sql: [record(sql, each, self.remote) for each in versions])
 
     def removed(self, number: int) -> None:
-        self._store.write(drain_writes.forget_save, number)
+        self._store.write(copies.forget_save, number)
 
     def swept(self, number: int) -> None:
-        self._store.write(drain_writes.record_swept, number)
+        self._store.write(copies.record_swept, number)
 
 
 class ReplicaRemoteState:
@@ -187,70 +178,66 @@ class ReplicaRemoteState:
         self._store = store
 
     def unfinished(self) -> list[Save]:
-        due = self._store.read(replica_queries.due_saves, self.remote)
+        due = self._store.read(copies.due_saves, self.remote)
         return [save for save in due if save.state is not SaveState.LOCAL_ONLY]
 
     def save(self, number: int) -> Save | None:
-        return self._store.read(replica_queries.save_at, number, self.remote)
+        return self._store.read(copies.save_at, number, self.remote)
 
     def parts(self, number: int) -> list[RankPart]:
-        return self._store.read(replica_queries.parts_at, number, self.remote)
+        return self._store.read(copies.parts_at, number, self.remote)
 
     def wanted(self, number: int, limit: int, shard_filter: ShardFilter = ALL) -> list[Shard]:
-        return self._store.read(
-            replica_queries.shards_wanted_at, number, self.remote, limit, shard_filter
-        )
+        return self._store.read(copies.shards_wanted_at, number, self.remote, limit, shard_filter)
 
     def wants(self, shard: Shard) -> bool:
         return shard.state in (ShardState.DIRTY, ShardState.CLEAN)
 
     def out_of_reach(self, save: Save) -> bool:
-        return self._store.read(replica_queries.is_out_of_reach, save.number, self.remote)
+        return self._store.read(copies.is_out_of_reach, save.number, self.remote)
 
     def locate(self, number: int, location: str) -> None:
-        self._store.write(replica_writes.record_location, number, self.remote, location)
+        self._store.write(copies.record_location_at, number, self.remote, location)
 
     def part(self, number: int, rank: int, *, uploaded: bool) -> None:
-        self._store.write(replica_writes.record_part, number, self.remote, rank, uploaded=uploaded)
+        self._store.write(copies.record_part_at, number, self.remote, rank, uploaded=uploaded)
 
     def followed(self, number: int) -> None:
-        self._store.write(puts.release_followers, number)
+        self._store.write(parts.release_followers, number)
 
     def ended(
         self, number: int, state: SaveState, _incident: IncidentRecord | None, now: float, /
     ) -> SaveOutcome:
-        decided = self._store.read(queries.save_by_number, number)
+        decided = self._store.read(saves.save_by_number, number)
         hopeful = (*OPEN_STATES, SaveState.PUBLISHED)
         if state is SaveState.REFUSED and decided is not None and decided.state in hopeful:
             # Once it is durable it goes before any other: a save that is published by now was not
             # when the replica was asked.
             return SaveOutcome(news=False, wait=True)
         news = self._store.write(
-            replica_writes.record_outcome, number, self.remote, ended_there(state), now
+            copies.record_outcome_at, number, self.remote, ended_there(state), now
         )
         return SaveOutcome(news)
 
     def give_up(self, number: int, now: float) -> bool:
         return self._store.write(
-            replica_writes.record_outcome, number, self.remote, ReplicaState.GIVEN_UP, now
+            copies.record_outcome_at, number, self.remote, ReplicaState.GIVEN_UP, now
         )
 
     def verified(self, version: int, now: float, stored: Stored) -> None:
         self._store.write(
-            drain_writes.record_verified, version, self.remote, [self._durable], now, stored
+            copies.record_verified, version, self.remote, [self._durable], now, stored
         )
 
     def packed(self, packs: Mapping[int, InPack], now: float) -> list[Shard]:
-        return self._store.write(
-            drain_writes.record_packed, packs, self.remote, [self._durable], now
-        )
+        return self._store.write(copies.record_packed, packs, self.remote, [self._durable], now)
 
     def lost(self, versions: Sequence[int]) -> list[ShardState]:
-        record = replica_writes.record_lost
+        record = copies.record_lost_at
         return self._store.write(lambda sql: [record(sql, each, self.remote) for each in versions])
 
     def removed(self, number: int) -> None:
-        self._store.write(replica_writes.forget, number, self.remote)
+        self._store.write(copies.forget_save_at, number, self.remote)
 
     def swept(self, number: int) -> None:
-        self._store.write(replica_writes.record_swept, number, self.remote)
+        self._store.write(copies.record_swept_at, number, self.remote)

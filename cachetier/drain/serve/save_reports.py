@@ -13,8 +13,8 @@ from cachetier.drain.messages import PartPage, SaveRequest, replied
 from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve.context import DrainContext
 from cachetier.errors import SaveSupersededError, StepPublishedError
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import saves, shards, uploads
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.model.checkpoint import Save, SaveState, sealed_here
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
@@ -68,18 +68,18 @@ class SaveReports:
     def _page(self, request: messages.ReadPart) -> PartPage:
         """Return the next shards of a rank; a version goes with each, to ask for the next."""
         which = request.save, request.rank, self._remote, request.after, PAGE_SHARDS
-        found = self._store.read(queries.stored_shards_of_rank, *which)
-        shards: list[tuple[int, str, Content, Stored | None]] = []
+        found = self._store.read(shards.stored_shards_of_rank, *which)
+        listed: list[tuple[int, str, Content, Stored | None]] = []
         digests = 0
         for shard, stored in found:
-            shards.append((shard.version, shard.name, shard.content, stored))
+            listed.append((shard.version, shard.name, shard.content, stored))
             digests += len(shard.content.block_digests) + (len(stored.frames) if stored else 0)
             if digests > PAGE_DIGESTS:
                 break
-        return PartPage(shards, len(shards) < len(found) or len(found) == PAGE_SHARDS)
+        return PartPage(listed, len(listed) < len(found) or len(found) == PAGE_SHARDS)
 
     def _names(self, request: messages.NamesOfSave) -> list[str]:
-        return self._store.read(queries.names_of_save, request.save, request.names)
+        return self._store.read(uploads.names_of_save, request.save, request.names)
 
     # --- reports on saves ------------------------------------------------------------------------
 
@@ -119,9 +119,9 @@ class SaveReports:
 
         The newer save may be published by a report that comes after this one.
         """
-        saves = self._store.read(queries.saves_of, save.run, save.step)
-        newer = [each for each in saves if each.number > save.number]
-        return any(sealed_here(self._store.read(queries.parts_of, each.number)) for each in newer)
+        found = self._store.read(saves.saves_of, save.run, save.step)
+        newer = [each for each in found if each.number > save.number]
+        return any(sealed_here(self._store.read(saves.parts_of, each.number)) for each in newer)
 
     def _removed(self, request: messages.SaveRemoved) -> None:
         save = self._remote_state.save(request.save)
@@ -135,7 +135,7 @@ class SaveReports:
 
     def _tell_end(self, save: Save, request: messages.SaveEnded) -> None:
         if request.state is SaveState.PUBLISHED:
-            here = self._store.read(queries.summary_of, save.number)
+            here = self._store.read(shards.summary_of, save.number)
             decides = self._remote_state.decides
             self._context.stats.published(save, here, request.seconds, decides=decides)
             return

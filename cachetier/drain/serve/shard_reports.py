@@ -16,15 +16,9 @@ from cachetier.drain import messages
 from cachetier.drain.messages import DonorShard, LocalShard, ShardRequest, replied
 from cachetier.drain.serve.context import DrainContext
 from cachetier.errors import IntegrityError, NotFoundError
-from cachetier.local.catalog import (
-    drain_queries,
-    drain_writes,
-    local_copies,
-    missing_objects,
-    queries,
-)
-from cachetier.local.catalog.queries import small_of
-from cachetier.local.catalog.records import IncidentRecord, UploadRecord
+from cachetier.local.catalog import copies, shards, uploads
+from cachetier.local.catalog.rows import IncidentRecord, UploadRecord
+from cachetier.local.catalog.shards import small_of
 from cachetier.local.local_copy import LocalCopy
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.packs import PACK_MEMBERS, Member, next_pack
@@ -53,10 +47,10 @@ class ShardReports:
             case messages.UploadBegun():
                 self._upload_begun(request)
             case messages.UploadGone():
-                self._store.write(drain_writes.forget_upload, request.version, self._remote)
+                self._store.write(uploads.forget_upload, request.version, self._remote)
             case messages.PartsDone():
                 version, remote = request.version, self._remote
-                self._store.write(drain_writes.record_parts, version, remote, request.parts)
+                self._store.write(uploads.record_parts, version, remote, request.parts)
                 self._stats.progressed()
             case messages.ShardVerified():
                 self._verified(request)
@@ -79,14 +73,14 @@ class ShardReports:
         if not self._remote_state.wants(shard):
             raise NotFoundError(f"shard version {version} is {shard.state}")
         upload = self._recorded(version)
-        replaced = self._store.read(drain_queries.replaced_by, shard.save, shard.name, self._remote)
+        replaced = self._store.read(uploads.replaced_by, shard.save, shard.name, self._remote)
         copy = self._local_copy(shard)
         begun = upload.upload_id, upload.part_bytes, upload.codec, upload.element_size
         block_digests = shard.content.block_digests
         return LocalShard(copy.body, block_digests, copy.descriptor, *begun, replaced)
 
     def _recorded(self, version: int) -> UploadRecord:
-        return self._store.read(queries.progress_of, version, self._remote)
+        return self._store.read(uploads.progress_of, version, self._remote)
 
     def _local_copy(self, shard: Shard) -> LocalCopy:
         try:
@@ -102,7 +96,7 @@ class ShardReports:
     def donor(self, version: int) -> DonorShard | None:
         """Return what lies at the remote that a shard may be put together from."""
         shard, remote = self._context.shard(version), self._remote
-        found = self._store.read(drain_queries.donor_of, shard, remote)
+        found = self._store.read(copies.donor_of, shard, remote)
         if found is None:
             return None
         donor, stored = found
@@ -116,16 +110,16 @@ class ShardReports:
     # --- reports on shards -----------------------------------------------------------------------
 
     def _upload_begun(self, request: messages.UploadBegun) -> None:
-        lost = self._store.read(missing_objects.lost_as, request.version, self._remote)
+        lost = self._store.read(copies.lost_as, request.version, self._remote)
         how = request.codec, request.element_size
         if lost is not None and (lost.codec, lost.element_size) != how:
             self._refuse_if_described(self._context.shard(request.version))
         begun = self._remote, request.upload_id, request.part_bytes, *how
-        self._store.write(drain_writes.begin_upload, request.version, *begun)
+        self._store.write(uploads.begin_upload, request.version, *begun)
 
     def _verified(self, request: messages.ShardVerified) -> None:
         shard, stored = self._context.shard(request.version), request.stored
-        lost = self._store.read(missing_objects.lost_as, shard.version, self._remote)
+        lost = self._store.read(copies.lost_as, shard.version, self._remote)
         if lost not in (None, stored):
             self._refuse_if_described(shard)
         try:
@@ -141,7 +135,7 @@ class ShardReports:
         Raises:
             IntegrityError: A document says how it was: nobody could read it any more by that.
         """
-        if self._store.read(missing_objects.is_described, shard):
+        if self._store.read(copies.is_described, shard):
             message = f"{shard.name} is lost in the bucket and cannot be sent as it was stored"
             if self._stats.conflict(shard.version, message):
                 hint = "Its bytes stay on this node: read it here, or save the step again."
@@ -156,7 +150,7 @@ class ShardReports:
             **shard.context,
         )
         now = self._context.clock.now()
-        before = self._store.write(local_copies.record_damage, shard.version, incident, now)
+        before = self._store.write(shards.record_damage, shard.version, incident, now)
         elsewhere = before.state is ShardState.CLEAN  # at another remote
         self._stats.quarantined(shard, what, lost=not elsewhere)
         if elsewhere:
@@ -180,7 +174,7 @@ class ShardReports:
         """Return the members of a rank's next pack; what is on its way already stays out."""
         busy = self._context.queue.names_in_flight(number)
         small = self._remote_state.wanted(number, PACK_MEMBERS + len(busy), small_of(rank))
-        lost = self._store.read(missing_objects.lost_packs, number, self._remote)
+        lost = self._store.read(copies.lost_packs, number, self._remote)
         free = [shard for shard in small if shard.name not in busy]
         # What was in one pack goes in one again: the same members make the same object.
         together = [each for each in free if lost.get(each.version) == lost.get(free[0].version)]
@@ -188,7 +182,7 @@ class ShardReports:
 
     def _packed(self, request: messages.PackVerified) -> None:
         """Record a pack that was verified: all its members in one transaction."""
-        lost = self._store.read(missing_objects.lost_packs, request.save, self._remote)
+        lost = self._store.read(copies.lost_packs, request.save, self._remote)
         for version, pack in request.members.items():
             if lost.get(version, pack.name) != pack.name:
                 self._refuse_if_described(self._context.shard(version))

@@ -12,8 +12,8 @@ from cachetier.drain.schedule.object_order import MountView, goes_in_parts
 from cachetier.drain.schedule.scheduler import SaveView
 from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import CatalogDamagedError
-from cachetier.local.catalog import drain_queries, object_drains, objects, order_notes, queries
-from cachetier.local.catalog.queries import ALL, beside_small_of, small_of
+from cachetier.local.catalog import copies, objects, saves, shards
+from cachetier.local.catalog.shards import ALL, beside_small_of, small_of
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.composing import contents_of_twins
@@ -75,15 +75,15 @@ def mounts_to_show(
     """
     views = []
     for run, number in store.read(objects.mount_saves).items():
-        save = store.read(queries.save_by_number, number)
+        save = store.read(saves.save_by_number, number)
         if save is None or run not in mounts:
             continue
         limit = max(WINDOW_SHARDS, count) + blocked.get(number, 0)
         try:
             unshown = tuple(store.read(objects.objects_to_show, number, limit))
             large = [each for each in unshown if goes_in_parts(each)]
-            sent = store.read(object_drains.sent_ahead, large, remote_state.remote)
-            held = store.read(order_notes.is_held, number)
+            sent = store.read(objects.sent_ahead, large, remote_state.remote)
+            held = store.read(objects.is_held, number)
         except CatalogDamagedError as error:
             on_damage(save, error)
         else:
@@ -110,7 +110,7 @@ def _view(
     has_all = len(dirty) < limit
     unsound: frozenset[int] = frozenset()
     if has_all and any(p.state is PartState.SEALED and not p.uploaded for p in parts):
-        unsound = store.read(queries.unsound_ranks, number)
+        unsound = store.read(shards.unsound_ranks, number)
     return SaveView(save, parts, dirty, has_all, unsound, packable)
 
 
@@ -120,7 +120,7 @@ def _with_twins(store: Store, remote_state: RemoteState, view: SaveView) -> Save
     missing = frozenset(
         twins
         for twins in contents_of_twins(view.dirty)
-        if not store.read(drain_queries.has_content, number=number, twins=twins, remote=remote)
+        if not store.read(copies.has_content, number=number, twins=twins, remote=remote)
     )
     return replace(view, twins=missing)
 

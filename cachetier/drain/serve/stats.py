@@ -21,7 +21,7 @@ from cachetier.drain.schedule.tasks import Work
 from cachetier.drain.serve.eta import WINDOW_UPLOADS, FinishedUpload, measured_rate
 from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.stopwatch import Phases
-from cachetier.local.catalog.records import Summary
+from cachetier.local.catalog.rows import Summary
 from cachetier.model.checkpoint import Save
 from cachetier.model.objects import ObjectVersion
 from cachetier.model.shard import Shard

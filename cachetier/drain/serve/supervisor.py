@@ -30,8 +30,8 @@ from cachetier.drain.serve.eta import etas
 from cachetier.drain.serve.remote_state import DurableRemoteState, RemoteState, ReplicaRemoteState
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.serve.stderr_relay import StderrRelay
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import Backlog
+from cachetier.local.catalog import shards
+from cachetier.local.catalog.rows import Backlog
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.compression import UNCOMPRESSED, Rules
@@ -255,7 +255,7 @@ class Supervisor:
 
     def published(self, save: Save) -> None:
         """Count a step of this node that was published, as a read of its manifest says."""
-        here = self._store.read(queries.summary_of, save.number)
+        here = self._store.read(shards.summary_of, save.number)
         self._stats.published(save, here, None, decides=True)
 
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:

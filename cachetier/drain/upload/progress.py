@@ -10,7 +10,7 @@ from typing import Protocol
 from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame
 from cachetier_client.io.digests import joined
 
-from cachetier.local.catalog.records import FinishedUploadPart
+from cachetier.local.catalog.rows import FinishedUploadPart
 from cachetier.remote.base import UploadedPart
 
 

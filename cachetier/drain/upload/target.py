@@ -36,7 +36,7 @@ from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table
 from cachetier.drain.upload.source import Lend
 from cachetier.errors import IntegrityError, TransientError
-from cachetier.local.catalog.records import NOTHING_REPLACED, Replaced
+from cachetier.local.catalog.rows import NOTHING_REPLACED, Replaced
 from cachetier.model.compression import OFF, Mode
 from cachetier.remote.base import IF_ABSENT, Condition, Metadata, ObjectStore, if_match
 

@@ -23,13 +23,11 @@ import apsw
 
 from cachetier.errors import BackpressureError, ExhaustedError, FencedError, machine_failure
 from cachetier.local.catalog import connection as catalog
-from cachetier.local.catalog.reserve import Reserve, is_full
+from cachetier.local.catalog.connection import Reserve, is_full
 
 BATCH_LIMIT = 256
-
 # What SQLite says of a statement and its values: that one operation was wrong, the disk was not.
 _OF_A_STATEMENT = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError, apsw.SQLError)
-
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 

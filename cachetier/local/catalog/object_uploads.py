@@ -19,8 +19,8 @@ from cachetier.errors import (
     InvalidPartOrderError,
     NoSuchUploadError,
 )
-from cachetier.local.catalog import object_writes, rows, statements
-from cachetier.local.catalog.object_writes import CommittedObject, Condition, NewObject, NewPiece
+from cachetier.local.catalog import objects, rows, shards
+from cachetier.local.catalog.objects import CommittedObject, Condition, NewObject, NewPiece
 from cachetier.local.catalog.rows import Row
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.objects import Head, etag_of, piece_name, upload_piece_name
@@ -101,7 +101,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPart:
-    """The outcome of a commit of a part; ``repeated`` as of ``puts.Committed``."""
+    """The outcome of a commit of a part; ``repeated`` as of ``parts.Committed``."""
 
     part: PartRow
     replaced: tuple[Shard, ...] = ()
@@ -115,8 +115,6 @@ class AbortedUpload:
     replaced: tuple[Shard, ...]
     repeated: bool = False
 
-
-# --- reads ---------------------------------------------------------------------------------------
 
 _UPLOADS = (
     "SELECT id, run, key, head, owner, begun_at, version, etag, listed FROM object_uploads "
@@ -151,7 +149,7 @@ def parts_of(sql: apsw.Connection, upload_id: str, number: int | None = None) ->
     values = (upload_id,) if number is None else (upload_id, number)
     found: list[Row] = sql.execute(query, values).fetchall()
     return [
-        PartRow(number, etag, json.loads(checksums), put_at, statements.require(sql, version))
+        PartRow(number, etag, json.loads(checksums), put_at, shards.require(sql, version))
         for number, etag, checksums, put_at, version in found
     ]
 
@@ -165,14 +163,11 @@ def expired_uploads(sql: apsw.Connection, before: float, limit: int) -> list[str
     return [str(row[0]) for row in sql.execute(query, (before, limit))]
 
 
-# --- writes --------------------------------------------------------------------------------------
-
-
 def create_upload(
     sql: apsw.Connection, run: str, upload_id: str, key: str, head: Head, owner: str, now: float
 ) -> None:
     """Begin an upload."""
-    save = object_writes.begun_mount(sql, run, now)
+    save = objects.begun_mount(sql, run, now)
     sql.execute(
         "INSERT INTO object_uploads (id, save, key, head, owner, begun_at) "
         "VALUES (?, ?, ?, ?, ?, ?)",
@@ -190,9 +185,9 @@ def commit_part(
     """
     open_upload(sql, run, key, upload_id)
     before = _remove_parts(sql, upload_id, new.number)
-    save = object_writes.begun_mount(sql, run, now)
+    save = objects.begun_mount(sql, run, now)
     name = upload_piece_name(upload_id, new.number)
-    shard = statements.insert_shard(sql, save, new.piece.named(name), now)
+    shard = shards.insert_shard(sql, save, new.piece.named(name), now)
     sql.execute(
         "INSERT INTO object_upload_parts (upload, number, version, etag, checksums, put_at) "
         "VALUES (?, ?, ?, ?, ?, ?)",
@@ -256,7 +251,7 @@ def complete_upload(
     Raises:
         NoSuchUploadError: It was completed otherwise, or aborted, or never was.
         InvalidPartError, InvalidPartOrderError, EntityTooSmallError: See ``listed_parts``.
-        NoSuchKeyError, ConditionError: See ``object_writes.commit_object``.
+        NoSuchKeyError, ConditionError: See ``objects.commit_object``.
     """
     upload = _upload(sql, run, completion.key, upload_id)
     if upload.version is not None and upload.etag is not None:
@@ -267,8 +262,8 @@ def complete_upload(
     if first is None or parts[0].shard.version != first.version:
         raise InvalidPartError("a part was put again while the upload was completed")
     new = object_of(upload, parts, completion)
-    save = object_writes.begun_mount(sql, run, now)
-    committed = object_writes.insert_version(sql, save, new, condition, now)
+    save = objects.begun_mount(sql, run, now)
+    committed = objects.insert_version(sql, save, new, condition, now)
     sql.execute(
         "UPDATE object_uploads SET version = ?, etag = ?, listed = ?, head = ? WHERE id = ?",
         (committed.version, new.etag, completion.digest, new.head.as_text(), upload_id),
@@ -356,7 +351,7 @@ def _remove_parts(sql: apsw.Connection, upload_id: str, number: int | None = Non
     """Remove one part of an upload, or all that there are; return their shards."""
     parts = [part.shard for part in parts_of(sql, upload_id, number)]
     for shard in parts:
-        statements.delete_shard(sql, shard.version)
+        shards.delete_shard(sql, shard.version)
     return parts
 
 

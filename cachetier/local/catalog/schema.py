@@ -181,7 +181,7 @@ MIGRATIONS: tuple[str, ...] = (
         rank INTEGER
     ) STRICT;
     """,
-    # What a look at the node needs of the saves, whose number only grows: see `exposure_queries`.
+    # What a look at the node needs of the saves, whose number only grows: see `figures`.
     """
     CREATE INDEX saves_of_run ON saves (run, started_at) WHERE state <> 'deleted';
     CREATE INDEX published_saves ON saves (run, started_at, step) WHERE state = 'published';
@@ -211,7 +211,7 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (run, step, save_id)
     ) STRICT, WITHOUT ROWID;
     """,
-    # What a remote held and lost: see `missing_objects`.
+    # What a remote held and lost: see `copies`.
     """
     CREATE INDEX lost_drains ON drains (remote, version)
         WHERE stored_bytes IS NOT NULL AND verified_at IS NULL;
@@ -249,14 +249,14 @@ MIGRATIONS: tuple[str, ...] = (
         BEGIN INSERT OR IGNORE INTO leftovers
               VALUES (OLD.save, OLD.name, OLD.version, OLD.digest); END;
     """,
-    # How much `pruning` forgot, of what figures count for ever.
+    # How much `saves` and `notes` forgot, of what figures count for ever.
     """
     CREATE TABLE pruned (
         kind TEXT PRIMARY KEY,
         number INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
     """,
-    # See `claims`.
+    # Claims on the store id: see `notes`.
     """
     CREATE TABLE store_claims (
         remote TEXT PRIMARY KEY,

@@ -1,4 +1,13 @@
-"""Tell a torn tail of SQLite's write-ahead log from damage in its middle.
+"""The catalog's write-ahead log: the mark ``running``, which names it, and a check of its frames.
+
+SQLite opens a database without its log and says nothing of the commits that went with it. So the
+mark is there, synced, before a commit is acknowledged, and goes when a clean stop has brought all
+of them into the database. A mark without its log: acknowledged commits are lost.
+
+The mark names the log by the header: SQLite counts how often it starts the log over, and adds as
+much to the first salt. Another program that checkpoints adds to the salt alone, and after a start
+while it has the catalog open SQLite counts from 0. An empty log is no log: the header is synced
+before the mark is made, and nobody but SQLite at a clean stop takes it away.
 
 SQLite replays a log up to the first frame that fails its checksum and says nothing of what follows:
 one flipped bit silently takes back every commit after it. A crash can only tear the last
@@ -11,13 +20,17 @@ Source: https://www.sqlite.org/fileformat2.html#the_write_ahead_log
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import apsw
+
 from cachetier.errors import CatalogDamagedError
+from cachetier.local.files.data_files import sync_directory, write_synced
 from cachetier.local.files.permissions import unfollowed
 
 _HEADER = struct.Struct(">8I")
@@ -25,6 +38,30 @@ _FRAME = struct.Struct(">6I")
 _MAGIC = 0x377F0682
 _WORD = 0xFFFFFFFF
 SECTOR_BYTES = 512  # what a disk writes whole, at the least
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """``salts_kept`` of the two salts are the log's: none in a frame of an earlier life of it."""
+
+    offset: int
+    head: bytes
+    salts_kept: int
+    sums: tuple[int, int]
+    page: bytes
+
+    @property
+    def commits(self) -> bool:
+        """Return whether a bad frame says that it ends a transaction, and can be believed.
+
+        A head that lies in another sector than the salts behind it may be of an earlier life.
+        """
+        return self.head[4:] != bytes(4) and (self.offset + len(self.head)) % SECTOR_BYTES != 0
+
+
+MARK_NAME = "running"
+_NO_LOG = "none\n"
+OTHERS_CHECKPOINTS = 10_000
 
 
 def log_path(catalog: Path) -> Path:
@@ -48,7 +85,7 @@ def life_of(path: Path) -> tuple[int, int] | None:
     return int(sequence), int(salt)
 
 
-def check(path: Path) -> None:
+def check_frames(path: Path) -> None:
     """Raise CatalogDamagedError if commits lie behind a damaged frame of the log at ``path``."""
     try:
         with open(path, "rb", opener=unfollowed) as file:
@@ -76,25 +113,6 @@ def check(path: Path) -> None:
             )
         elif frame.salts_kept == 2 and frame.commits:
             bad_commits = True
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """``salts_kept`` of the two salts are the log's: none in a frame of an earlier life of it."""
-
-    offset: int
-    head: bytes
-    salts_kept: int
-    sums: tuple[int, int]
-    page: bytes
-
-    @property
-    def commits(self) -> bool:
-        """Return whether a bad frame says that it ends a transaction, and can be believed.
-
-        A head that lies in another sector than the salts behind it may be of an earlier life.
-        """
-        return self.head[4:] != bytes(4) and (self.offset + len(self.head)) % SECTOR_BYTES != 0
 
 
 def _frames(log: bytes, page_bytes: int, salts: tuple[int, int]) -> Iterator[_Frame]:
@@ -137,3 +155,88 @@ def _checksum(data: bytes, order: str, start: tuple[int, int]) -> tuple[int, int
         first = (first + even + second) & _WORD
         second = (second + odd + first) & _WORD
     return first, second
+
+
+def mark_path(catalog: Path) -> Path:
+    """Return the path of the mark of a catalog."""
+    return catalog.with_name(MARK_NAME)
+
+
+def is_log_lost(catalog: Path) -> bool:
+    """Return whether there is a mark, and not the log that it names."""
+    try:
+        with open(mark_path(catalog), "rb", opener=unfollowed) as file:
+            marked = file.read().split()
+    except FileNotFoundError:
+        return False
+    found = life_of(log_path(catalog))
+    try:
+        sequence, salt = (int(number) for number in marked)
+    except ValueError:
+        return True
+    if found is None:
+        return True
+    begun_over = max(0, found[0] - sequence)
+    others = (found[1] - salt - begun_over) % (1 << 32)
+    return others > OTHERS_CHECKPOINTS
+
+
+def check_log(catalog: Path, *, may_be_lost: bool = False) -> None:
+    """Check what may be checked of the log before SQLite opens it.
+
+    Raises:
+        CatalogDamagedError: Opening the catalog would lose commits, or it has lost them already.
+    """
+    if not may_be_lost and is_log_lost(catalog):
+        raise CatalogDamagedError(
+            f"{log_path(catalog).name} is gone, or is another than `{MARK_NAME}` names: "
+            "acknowledged commits went with it",
+            hint="Put it back if you have it. Else run `cachetier fsck --repair`: it takes back "
+            "every data file that is whole, and says which shards may be lost.",
+        )
+    check_frames(log_path(catalog))
+
+
+def begin_mark(sql: apsw.Connection, catalog: Path) -> None:
+    """Make the mark of the log of ``sql``, unless there is one: no commit is acknowledged before.
+
+    One that a kill left stays, as the log went on; so does one whose log is lost.
+
+    Raises:
+        CatalogDamagedError: There is no log; nothing was written.
+    """
+    if mark_path(catalog).exists():
+        return
+    sql.pragma("user_version", int(sql.pragma("user_version")))  # a commit: the log has its header
+    life = life_of(log_path(catalog))
+    if life is None:  # SQLite goes on without a log if it could not begin one
+        raise CatalogDamagedError(
+            "the disk did not let the catalog begin its log",
+            hint="Start again; if that repeats, look at the disk.",
+        )
+    write_synced(mark_path(catalog), f"{life[0]} {life[1]}\n")
+
+
+def begin_mark_without_log(catalog: Path) -> None:
+    """Make the mark of a log that is lost for good, so that no service starts on what is left."""
+    write_synced(mark_path(catalog), _NO_LOG)
+
+
+def end_mark(sql: apsw.Connection, catalog: Path) -> None:
+    """Bring every commit into the database, and take the mark of its log away.
+
+    Raises:
+        apsw.Error: Not all of them could be.
+    """
+    sql.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_FULL)
+    if not is_log_lost(catalog):
+        remove_mark(catalog)
+
+
+def remove_mark(catalog: Path) -> None:
+    """Take the mark away, whatever log it names."""
+    try:
+        os.unlink(mark_path(catalog))
+    except FileNotFoundError:
+        return
+    sync_directory(catalog.parent)

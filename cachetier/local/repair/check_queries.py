@@ -9,7 +9,7 @@ import apsw
 from cachetier_client.bucket_format.stored import Stored
 
 from cachetier.errors import CatalogDamagedError
-from cachetier.local.catalog import queries, replica_queries, rows
+from cachetier.local.catalog import figures, rows, shards
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
@@ -115,7 +115,7 @@ def row_named(
 ) -> tuple[Shard, Stored] | None:
     """Return a shard of a save, and how ``remote`` stores it; None if either is not known."""
     try:
-        shard = queries.shard_named(sql, number, name)
+        shard = shards.shard_named(sql, number, name)
     except CatalogDamagedError:
         return None
     stored = stored_at(sql, shard.version, remote) if shard is not None else None
@@ -139,8 +139,8 @@ def _checked(sql: apsw.Connection, row: tuple[object, ...]) -> CheckedRow:
     assert isinstance(version, int)
     assert isinstance(number, int)
     assert isinstance(step, int)
-    remotes = sorted(queries.verified_remotes(sql, version))
-    asked = replica_queries.present_remotes(sql, version, DURABLE)
+    remotes = sorted(shards.verified_remotes(sql, version))
+    asked = shards.present_remotes(sql, version, DURABLE)
     return CheckedRow(
         version,
         number,
@@ -153,14 +153,14 @@ def _checked(sql: apsw.Connection, row: tuple[object, ...]) -> CheckedRow:
         shard,
         tuple(remotes),
         tuple(name for name in sorted(asked) if stored_at(sql, version, name) is None),
-        state == ShardState.DIRTY and replica_queries.is_everywhere(sql, version),
+        state == ShardState.DIRTY and shards.is_everywhere(sql, version),
     )
 
 
 def stored_at(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
     """Return how ``remote`` stores a shard; None where that is unknown, or damaged."""
     try:
-        return queries.stored_of(sql, version, remote)
+        return shards.stored_of(sql, version, remote)
     except (CatalogDamagedError, ValueError):
         return None
 
@@ -177,7 +177,7 @@ def accounts(sql: apsw.Connection) -> tuple[int, int]:
         "SELECT coalesce(sum(size_bytes), 0) FROM shards NOT INDEXED "
         f"WHERE state IN ('dirty', 'quarantined') OR (state = 'clean' AND {_HERE})"
     ).get
-    return queries.totals(sql).local_bytes, int(walked)
+    return figures.totals(sql).local_bytes, int(walked)
 
 
 def pack_of(
@@ -189,12 +189,12 @@ def pack_of(
         CatalogDamagedError: The row of one is damaged.
     """
     if names:
-        found = [queries.shard_named(sql, number, name) for name in names]
+        found = [shards.shard_named(sql, number, name) for name in names]
     else:
         query = (
             "SELECT version FROM drains JOIN shards USING (version) WHERE pack = ? AND remote = ? "
             "AND save = ? ORDER BY pack_start, size_bytes, version"
         )
         versions = [int(row[0]) for row in sql.execute(query, (pack, remote, number))]
-        found = [queries.shard_by_version(sql, version) for version in versions]
+        found = [shards.shard_by_version(sql, version) for version in versions]
     return [shard for shard in found if shard is not None]

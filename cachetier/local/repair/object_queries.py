@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import apsw
 
 from cachetier.errors import CatalogDamagedError
-from cachetier.local.catalog import objects, queries
+from cachetier.local.catalog import objects, shards
 from cachetier.local.repair.check_queries import PAGE_ROWS
 from cachetier.model.objects import ObjectVersion
 from cachetier.model.shard import Shard
@@ -77,7 +77,7 @@ def _pieces(sql: apsw.Connection, number: int) -> list[int]:
 
 def _sound(sql: apsw.Connection, version: int) -> Shard | None:
     try:
-        return queries.shard_by_version(sql, version)
+        return shards.shard_by_version(sql, version)
     except CatalogDamagedError:
         return None
 

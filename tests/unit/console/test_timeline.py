@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachetier.console.timeline import RANKS_SHOWN, saved_here, timeline_of
-from cachetier.local.catalog.step_queries import RankProgress
+from cachetier.local.catalog.figures import RankProgress
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 
 BEGUN = 1_000.0

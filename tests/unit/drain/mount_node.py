@@ -5,9 +5,9 @@ from __future__ import annotations
 import apsw
 from cachetier_client.io.digests import joined
 
-from cachetier.local.catalog import object_writes, objects, statements
-from cachetier.local.catalog.object_writes import UNCONDITIONAL, Condition, NewObject
-from cachetier.local.catalog.records import NewShard
+from cachetier.local.catalog import objects, shards
+from cachetier.local.catalog.objects import UNCONDITIONAL, Condition, NewObject
+from cachetier.local.catalog.rows import NewShard
 from cachetier.model.objects import NO_HEAD, Head, Mount, ObjectVersion, etag_of, piece_name
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.store_clock import StoreClock
@@ -65,12 +65,12 @@ class MountNode:
         )
 
         def record(sql: apsw.Connection) -> int:
-            save = object_writes.begun_mount(sql, MOUNT.run, self.clock.now())
-            found = object_writes.insert_version(sql, save, new, condition, self.clock.now())
+            save = objects.begun_mount(sql, MOUNT.run, self.clock.now())
+            found = objects.insert_version(sql, save, new, condition, self.clock.now())
             version = found.version
             for number, (content, body) in enumerate(zip(contents, pieces, strict=True), 1):
                 shard = NewShard(piece_name(version, number), 0, content, body=body)
-                statements.insert_shard(sql, save, shard, self.clock.now())
+                shards.insert_shard(sql, save, shard, self.clock.now())
             return version
 
         return self.node.store.write(record)
@@ -81,7 +81,7 @@ class MountNode:
         gone = [
             NewObject(key, NO_HEAD, 0, "", 0, 0, deleted=True, acknowledged_at=at) for key in keys
         ]
-        deleted = self.node.store.write(object_writes.delete_keys, MOUNT.run, gone, now)
+        deleted = self.node.store.write(objects.delete_keys, MOUNT.run, gone, now)
         return deleted.versions[0].version
 
     def watermark(self) -> int:

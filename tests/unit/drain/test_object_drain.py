@@ -13,8 +13,8 @@ from cachetier_client.io.digests import digest_of, to_hex
 from cachetier_client.s3_errors import kind_of_answer
 
 from cachetier.errors import PreconditionFailedError, TransientError
-from cachetier.local.catalog import exposure_queries, object_drains, objects, queries
-from cachetier.local.catalog.object_writes import Condition
+from cachetier.local.catalog import figures, notes, objects
+from cachetier.local.catalog.objects import Condition
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.objects import Head, ObjectState
 from cachetier.model.superseding import DELETED, Stamp
@@ -187,7 +187,7 @@ def test_parts_of_what_has_to_wait_are_sent_ahead_and_only_then_completed(
     assert [key for key, _ in data.list_uploads("")] == ["ckpt/b"]
     found = mount.version(version)
     assert found is not None
-    sent = mount.node.store.read(object_drains.sent_ahead, [found], "durable")
+    sent = mount.node.store.read(objects.sent_ahead, [found], "durable")
     assert sent == {version}
     assert mount.drain.next_task() is None  # nothing more can go ahead
 
@@ -233,7 +233,7 @@ def test_of_two_puts_the_one_that_was_acknowledged_later_stays(
 
 
 def superseded(mount: MountNode) -> list[str]:
-    (found,) = mount.node.store.read(exposure_queries.mounts, {})
+    (found,) = mount.node.store.read(figures.mounts, {})
     return [each.key for each in found.superseded]
 
 
@@ -257,7 +257,7 @@ def test_what_somebody_put_later_stays_and_nothing_else_waits(
     assert data.get("ckpt/a") == b"foreign"
     assert data.get("ckpt/latest") == b"a is there"
     assert superseded(mount) == ["ckpt/a"]
-    assert mount.node.store.read(queries.incidents_after, 0) == []
+    assert mount.node.store.read(notes.incidents_after, 0) == []
     assert list(data.list_uploads("")) == []
 
 
@@ -285,7 +285,7 @@ def test_a_foreign_change_under_a_conditional_put_is_a_conflict_of_its_key_alone
     assert data.get("ckpt/a") == b"foreign"
     assert data.get("ckpt/latest") == b"a is there"
     assert mount.unshown() == [second, third]
-    (incident,) = mount.node.store.read(queries.incidents_after, 0)
+    (incident,) = mount.node.store.read(notes.incidents_after, 0)
     assert (incident.run, incident.name) == (MOUNT.run, "ckpt/a")
     assert "cachetier s3 keep" in incident.hint
     assert list(data.list_uploads("")) == []
@@ -333,10 +333,10 @@ def test_a_person_settles_a_conflict_and_all_goes_on(
     there = data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign")).etag
     second = mount.put("ckpt/a", b"second", condition=Condition(if_match="*"))
     drain(mount)
-    found = mount.node.store.read(object_drains.conflict_of, MOUNT.run, "ckpt/a")
+    found = mount.node.store.read(objects.conflict_of, MOUNT.run, "ckpt/a")
     assert found is not None and found.version == second
 
-    settle = object_drains.keep_ours if keep == "ours" else object_drains.keep_theirs
+    settle = objects.keep_ours if keep == "ours" else objects.keep_theirs
     mount.node.store.write(settle, second, there)
     drain(mount)
 
@@ -387,12 +387,12 @@ def test_an_object_that_the_bucket_refuses_is_a_conflict_that_a_person_settles(
     found = mount.version(refused)
     assert found is not None and found.state is ObjectState.CONFLICT
     assert store.get("ckpt/latest") == b"bad is there"  # a conflict holds up its own key alone
-    (incident,) = mount.node.store.read(queries.incidents_after, 0)
+    (incident,) = mount.node.store.read(notes.incidents_after, 0)
     assert "InvalidArgument" in incident.message
     assert "sends it again" in incident.hint
 
     store.refuses = False
-    settle = object_drains.keep_ours if keep == "ours" else object_drains.keep_theirs
+    settle = objects.keep_ours if keep == "ours" else objects.keep_theirs
     mount.node.store.write(settle, refused, "")
     drain(mount)
     assert (store.head("ckpt/bad") is not None) == (keep == "ours")
@@ -411,7 +411,7 @@ def test_what_is_refused_for_who_asks_is_tried_again_until_it_is_mended(
     store.refuses = False
     drain(mount)
     assert store.get("ckpt/bad") == b"small"
-    assert mount.node.store.read(queries.incidents_after, 0) == []
+    assert mount.node.store.read(notes.incidents_after, 0) == []
 
 
 class Late(Recording):
@@ -594,5 +594,5 @@ def test_that_nothing_is_there_is_not_believed_of_one_answer(
 
     assert store.lies == [] and mount.unshown() == []
     assert store.head("ckpt/a") is None if following is None else store.get("ckpt/a") == following
-    assert mount.node.store.read(queries.incidents_after, 0) == []
+    assert mount.node.store.read(notes.incidents_after, 0) == []
     mount.close()

@@ -14,8 +14,8 @@ from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import PreconditionFailedError, RemoteRefusedError
-from cachetier.local.catalog import exposure_queries, object_drains, objects, queries
-from cachetier.local.catalog.object_writes import Condition
+from cachetier.local.catalog import figures, notes, objects
+from cachetier.local.catalog.objects import Condition
 from cachetier.model.objects import WHATEVER_IS_THERE, ObjectState
 from cachetier.model.superseding import DELETED, RECORD_KEPT_SECONDS, DeletionRecord, Stamp
 from cachetier.remote.base import Body, ListedPage
@@ -108,14 +108,12 @@ def drain(mount: MountNode) -> None:
 
 def superseded(mount: MountNode) -> list[str]:
     return [
-        each.key
-        for found in mount.node.store.read(exposure_queries.mounts, {})
-        for each in found.superseded
+        each.key for found in mount.node.store.read(figures.mounts, {}) for each in found.superseded
     ]
 
 
 def incidents(mount: MountNode) -> list[str | None]:
-    return [each.name for each in mount.node.store.read(queries.incidents_after, 0)]
+    return [each.name for each in mount.node.store.read(notes.incidents_after, 0)]
 
 
 # --- puts ----------------------------------------------------------------------------------------
@@ -501,9 +499,9 @@ def test_a_key_that_the_bucket_refuses_though_nothing_is_there_is_a_conflict_of_
     assert bucket.refusals >= 2 and bucket.get(OTHER) == b"other"
     found = one.version(refused)
     assert found is not None and found.state is ObjectState.CONFLICT
-    (incident,) = one.node.store.read(queries.incidents_after, 0)
+    (incident,) = one.node.store.read(notes.incidents_after, 0)
     assert "412" in incident.message and "cachetier s3 keep" in incident.hint
-    one.node.store.write(object_drains.keep_ours, refused, WHATEVER_IS_THERE)
+    one.node.store.write(objects.keep_ours, refused, WHATEVER_IS_THERE)
     drain(one)
     assert bucket.get(KEY) == b"v1" and one.unshown() == []
 
@@ -522,7 +520,7 @@ def test_a_deletion_does_not_wait_for_a_version_that_was_never_uploaded(
 
     assert one.unshown() == [] and bucket.head(KEY) is None
     assert one.node.rows() == []
-    assert one.node.store.read(object_drains.conflict_of, MOUNT.run, KEY) is None
+    assert one.node.store.read(objects.conflict_of, MOUNT.run, KEY) is None
 
 
 def test_many_conflicts_do_not_hide_what_can_go(one: MountNode, bucket: Bucket) -> None:

@@ -13,7 +13,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.upload.target import ConflictError
 from cachetier.drain.worker import _described
 from cachetier.errors import IntegrityError, TransientError
-from cachetier.local.catalog import replica_queries, replica_writes
+from cachetier.local.catalog import copies
 from cachetier.model.lifecycle import ShardState
 from cachetier.remote.base import Body, Condition, Headers, Metadata
 from cachetier.remote.bucket import Bucket
@@ -156,14 +156,14 @@ def test_a_step_of_another_node_is_deleted_at_a_replica_that_has_it_and_only_the
         publisher.checkpoints.seal(ids, 1)
         publisher.real_drain.drain_all()
         publisher.close()
-    node.store.write(replica_writes.configure, {"near": False})
+    node.store.write(copies.configure_replicas, {"near": False})
     drain = ReplicaDrain(node.store, near, clock)
 
     node.checkpoints.delete_step("run", 1)
     drain.drain_all()
     drain.close()
 
-    assert node.store.read(replica_queries.due_saves, "near") == []
+    assert node.store.read(copies.due_saves, "near") == []
     published = near.published("run", 1)
     assert (published is not None) == (there == "another")
     assert (near.objects.head("tier/run/1/a") is not None) == (there == "another")

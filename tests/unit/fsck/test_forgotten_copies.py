@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cachetier.fsck.findings import FindingKind
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import shards
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
@@ -67,7 +67,7 @@ def verified_clean(patient: Patient, shard: Shard) -> None:
     with patient.running() as node:
         row = next(row for row in node.rows() if row.version == shard.version)
         assert row.state is ShardState.CLEAN
-        remotes = node.store.read(lambda sql: queries.verified_remotes(sql, shard.version))
+        remotes = node.store.read(lambda sql: shards.verified_remotes(sql, shard.version))
         assert remotes == {DURABLE}
         assert node.checkpoints.step("run", 1)[0].dirty_bytes == 0
 

@@ -9,7 +9,7 @@ import pytest
 
 from cachetier.errors import CatalogDamagedError, NotFoundError, TransientError
 from cachetier.fsck.findings import FindingKind
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import notes
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.local.lost_and_found import Identity
 from tests.fakes.fake_clock import FakeClock
@@ -56,7 +56,7 @@ def judge(patient: Patient, *steps: int) -> None:
         assert node.get("run", 1, "rank-0") == b"save of 1"
         for step in (1, *steps):
             assert node.get("run", step, "rank-1") == LARGE
-        incidents = node.store.read(queries.incidents_after, 0)
+        incidents = node.store.read(notes.incidents_after, 0)
         assert {(each.code, each.run, each.step) for each in incidents} == {
             ("log_lost", "run", max(steps))
         }
@@ -64,7 +64,7 @@ def judge(patient: Patient, *steps: int) -> None:
         judge_bytes(node)
         judge_rows(node)
     with patient.running() as node:
-        assert node.store.read(queries.newest_incident) == incidents[-1].number, "it lasts"
+        assert node.store.read(notes.newest_incident) == incidents[-1].number, "it lasts"
 
 
 def test_every_whole_file_comes_back_and_what_may_be_lost_is_told(patient: Patient) -> None:

@@ -13,7 +13,7 @@ from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
 
 from cachetier.errors import TransientError
 from cachetier.fsck.findings import FindingKind
-from cachetier.local.catalog import local_copies
+from cachetier.local.catalog import shards
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket
@@ -189,7 +189,7 @@ def test_quarantined_bytes_that_have_their_digest_after_all_are_used_again(
     shard = patient.saved()[which]
     before = rows_of(patient)
     with patient.running() as node:
-        node.store.write(local_copies.record_damage, shard.version, None, 0.0)
+        node.store.write(shards.record_damage, shard.version, None, 0.0)
     monkeypatch.setattr(remote, "read_into", None)
 
     assert patient.found() == [FindingKind.QUARANTINED]

@@ -15,7 +15,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.fsck.run import FsckOptions, fsck
-from cachetier.local.catalog import drain_writes, replica_writes
+from cachetier.local.catalog import copies
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.replication import ReplicaState
@@ -46,12 +46,12 @@ class Mirrored(Patient):
             self.near.put(key, body, digest=info.digest, metadata=info.metadata)
         with self.running() as node:
             store = node.store
-            store.write(replica_writes.configure, {"near": False})
+            store.write(copies.configure_replicas, {"near": False})
             rows = [row for row in node.rows() if row.step == 1]
-            store.write(replica_writes.record_location, 1, "near", "1")
+            store.write(copies.record_location_at, 1, "near", "1")
             for row in rows:
-                store.write(drain_writes.record_verified, row.version, "near", [DURABLE], 0.0)
-            store.write(replica_writes.record_outcome, 1, "near", ReplicaState.PUBLISHED, 0.0)
+                store.write(copies.record_verified, row.version, "near", [DURABLE], 0.0)
+            store.write(copies.record_outcome_at, 1, "near", ReplicaState.PUBLISHED, 0.0)
 
     def looked(self, *, repair: bool = False) -> FsckReport:
         remotes = [
@@ -182,7 +182,7 @@ def test_what_a_replica_held_that_is_not_in_the_settings_any_more_is_nobodys_pro
     mirrored: Mirrored,
 ) -> None:
     with mirrored.running() as node:
-        node.store.write(replica_writes.configure, {})
+        node.store.write(copies.configure_replicas, {})
     mirrored.sql("UPDATE drains SET stored_bytes = 5 WHERE remote = 'near'")
 
     assert mirrored.found(data=True) == []
@@ -232,7 +232,7 @@ class Reader(Mirrored):
         self.cache_dir.parent.mkdir()
         near = Remote("near", Bucket(of.near, Layout("tier")))
         with self.running() as node:
-            node.store.write(replica_writes.configure, {"near": False})
+            node.store.write(copies.configure_replicas, {"near": False})
             with closing(
                 Restore(
                     *(node.store, node.bucket, of.clock),

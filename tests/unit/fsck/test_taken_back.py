@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves
 from cachetier.model.checkpoint import SaveState
 from cachetier.reclaim.gc import Collection, GarbageKind
 from tests.fakes.fake_clock import FakeClock
@@ -88,7 +88,7 @@ def test_a_save_that_was_taken_back_began_when_it_did(patient: Patient, clock: F
     began = clock.now()
     rebuilt(patient)
     with patient.running() as node:
-        (save,) = node.store.read(lambda sql: queries.saves_of(sql, "run", 2))
+        (save,) = node.store.read(lambda sql: saves.saves_of(sql, "run", 2))
         assert save.started_at == began
         assert {row.committed_at for row in node.rows() if row.step == 2} == {began}
 

@@ -12,7 +12,7 @@ from cachetier_client.io.digests import digest_of, to_hex
 from cachetier.errors import BackpressureError, CachetierError
 from cachetier.ingest.admission import GROWTH_BYTES, MustWaitError
 from cachetier.ingest.ingest import NodeIngest
-from cachetier.local.catalog import puts
+from cachetier.local.catalog import parts
 from cachetier.local.store import Staged
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.levels import Level
@@ -228,7 +228,7 @@ class FakeRemoteStage:
 
     def commit(self, content: Content) -> Shard:
         return self.node.store.write(
-            puts.commit_remote, self.node.store.policy, IDS, "far", content, "r", 1.0
+            parts.commit_remote, self.node.store.policy, IDS, "far", content, "r", 1.0
         ).shard
 
     def abort(self) -> None:

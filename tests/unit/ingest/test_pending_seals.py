@@ -33,7 +33,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.ingest.pending_seals import PendingSeals
-from cachetier.local.catalog import drain_writes, puts, queries
+from cachetier.local.catalog import copies, parts, saves, shards
 from cachetier.model.checkpoint import PartState, SaveState
 from cachetier.model.lifecycle import ShardState
 from tests.fakes.fake_clock import FakeClock
@@ -94,9 +94,9 @@ class Past:
 
     def digest_of(self, name: str, save_id: str = "save") -> int | None:
         """Return the digest of a shard as the node knows it."""
-        save = self.node.store.read(lambda sql: queries.save_named(sql, "run", 1, save_id))
+        save = self.node.store.read(lambda sql: saves.save_named(sql, "run", 1, save_id))
         assert save is not None
-        shard = self.node.store.read(lambda sql: queries.shard_named(sql, save.number, name))
+        shard = self.node.store.read(lambda sql: shards.shard_named(sql, save.number, name))
         return None if shard is None else shard.content.digest
 
     def leave(self, change: Callable[[dict[str, Any]], object] = lambda _document: None) -> None:
@@ -119,9 +119,9 @@ class Past:
         self.bucket.objects.put(self.key, body, digest=digest_of(body))
 
     def part_state(self) -> PartState | None:
-        save = self.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
+        save = self.node.store.read(lambda sql: saves.save_named(sql, "run", 1, "save"))
         assert save is not None
-        parts = self.node.store.read(lambda sql: queries.parts_of(sql, save.number))
+        parts = self.node.store.read(lambda sql: saves.parts_of(sql, save.number))
         return next((part.state for part in parts if part.rank == 1), None)
 
     def is_left(self) -> bool:
@@ -144,11 +144,11 @@ def test_a_part_that_is_partly_in_the_bucket_is_sealed_whole(past: Past) -> None
     assert past.seals.look() == 1
 
     assert past.part_state() is PartState.SEALED
-    shard = past.node.store.read(lambda sql: queries.visible_shard(sql, "run", 1, "there"))
+    shard = past.node.store.read(lambda sql: saves.visible_shard(sql, "run", 1, "there"))
     assert shard is not None
     assert shard.state is ShardState.EVICTED
     assert shard.content.digest == digest_of(THERE)
-    save = past.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
+    save = past.node.store.read(lambda sql: saves.save_named(sql, "run", 1, "save"))
     assert save is not None
     assert save.location == "1"  # so that it can be read at once
     assert past.told == ["sealed"]
@@ -168,7 +168,7 @@ def test_other_bytes_of_a_put_without_an_answer_give_way_to_those_in_the_bucket(
 
     assert past.seals.look() == 1
 
-    shard = past.node.store.read(lambda sql: queries.visible_shard(sql, "run", 1, "there"))
+    shard = past.node.store.read(lambda sql: saves.visible_shard(sql, "run", 1, "there"))
     assert shard is not None
     assert shard.content.digest == digest_of(THERE)
     judge_bytes(past.node)
@@ -202,11 +202,11 @@ def test_bytes_without_an_answer_give_way_where_another_save_of_the_step_is_publ
 ) -> None:
     published = SaveIds("run", 1, "old", 0, 1)
     past.node.put(published, "there", b"published")
-    past.node.store.write(puts.seal, past.node.store.policy, published, None, 1.0)
-    save = past.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "old"))
+    past.node.store.write(parts.seal, past.node.store.policy, published, None, 1.0)
+    save = past.node.store.read(lambda sql: saves.save_named(sql, "run", 1, "old"))
     assert save is not None
     past.node.store.write(
-        drain_writes.record_outcome,
+        copies.record_outcome,
         past.node.store.policy,
         save.number,
         SaveState.PUBLISHED,
@@ -281,9 +281,9 @@ def test_a_seal_that_was_begun_before_a_crash_is_completed(
     monkeypatch.setattr(past.bucket.objects, "delete", delete)
     assert past.part_state() is PartState.SEALED
     assert past.is_left()
-    save = past.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
+    save = past.node.store.read(lambda sql: saves.save_named(sql, "run", 1, "save"))
     assert save is not None
-    past.node.store.write(drain_writes.record_location, save.number, "1")  # the drain claims, too
+    past.node.store.write(copies.record_location, save.number, "1")  # the drain claims, too
     past.seals.tidy()  # as it does at a start
     assert not past.is_left()
     assert past.part_state() is PartState.SEALED
@@ -420,9 +420,9 @@ def test_a_seal_that_is_left_is_removed_whatever_became_of_the_others(past: Past
         ids = replace(IDS, rank=rank)
         past.node.put(ids, f"here-{rank}", HERE)
         past.node.checkpoints.seal(ids, 1)
-    save = past.node.store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
+    save = past.node.store.read(lambda sql: saves.save_named(sql, "run", 1, "save"))
     assert save is not None
-    past.node.store.write(drain_writes.record_location, save.number, "1")
+    past.node.store.write(copies.record_location, save.number, "1")
     past.leave()  # of rank 1; rank 0 has none
 
     past.seals.tidy()

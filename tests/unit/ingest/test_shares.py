@@ -13,8 +13,8 @@ from cachetier.access.roles import Role
 from cachetier.callers import working_for
 from cachetier.errors import CachetierError, InvalidNameError
 from cachetier.ingest.shares import ShareAwaitedError, SharedIngest, Shares
-from cachetier.local.catalog import pins
-from cachetier.local.catalog.node_totals import held_by_run
+from cachetier.local.catalog import saves
+from cachetier.local.catalog.figures import held_by_run
 from cachetier.local.store import Staged
 from cachetier.model.policy import Policy
 from tests.fakes.fake_clock import FakeClock
@@ -156,7 +156,7 @@ def test_clean_shards_are_cache_and_pinned_ones_are_not(node: Node, shared: Shar
     node.drain.drain_all()
     shared.quotas.changed()
     assert shared.used() == (0, 0, 0)
-    node.store.write(pins.pin, "run", 1, 0.0)
+    node.store.write(saves.pin, "run", 1, 0.0)
     shared.quotas.changed()
     assert shared.used() == (100_000, 1, 0)
 
@@ -175,7 +175,7 @@ def test_local_only_steps_that_go_for_room_do_not_count_and_the_newest_does(
             node.checkpoints.seal(ids, None)
         shared.quotas.changed()
         assert shared.used() == (10, 1, 0)
-        node.store.write(pins.pin, "run", 1, 0.0)
+        node.store.write(saves.pin, "run", 1, 0.0)
         shared.quotas.changed()
         assert shared.used() == (20, 2, 0)
     finally:

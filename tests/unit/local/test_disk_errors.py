@@ -15,7 +15,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import BackpressureError, FencedError, OpenForWritingError, StagedIOError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import figures, saves
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.lost_and_found import LostAndFound
 from cachetier.local.recovery import open_store
@@ -92,7 +92,7 @@ def test_a_staged_file_that_somebody_removed_is_refused_at_its_commit(
         with pytest.raises(StagedIOError, match="somebody removed the staged file"):
             store.commit(staged, IDS, "x", Content(4096, digest, (digest,)))
 
-        assert store.read(queries.totals).local_bytes == store.space.used_bytes == 0
+        assert store.read(figures.totals).local_bytes == store.space.used_bytes == 0
         assert store.fenced is None and not heard
         put(store)
 
@@ -130,7 +130,7 @@ def test_bytes_are_called_damaged_only_where_the_disk_says_so(
 
     with opened(tmp_path, FaultyFiles(disk), lambda _what: None) as store:
         put(store)
-        shard = store.read(queries.visible_shard, "r", 1, "x")
+        shard = store.read(saves.visible_shard, "r", 1, "x")
         assert shard is not None
         copy = store.local_copy(shard)
         assert copy is not None

@@ -8,8 +8,8 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import InvalidRequestError, SealedError
-from cachetier.local.catalog import deletes, puts, queries
-from cachetier.local.catalog.records import NewShard
+from cachetier.local.catalog import parts, saves
+from cachetier.local.catalog.rows import NewShard
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, RankPart, sealed_here
 
@@ -21,24 +21,24 @@ NOW = 5.0
 def put(store: Store, ids: SaveIds, name: str, data: bytes = b"bytes") -> None:
     content = Content(len(data), digest_of(data), (digest_of(data),))
     new = NewShard(name, ids.rank, content, body=data)
-    store.write(puts.commit_shard, store.policy, ids, new, NOW)
+    store.write(parts.commit_shard, store.policy, ids, new, NOW)
 
 
 def part(store: Store, rank: int = 1) -> RankPart:
     number = number_of(store)
     return next(
-        each for each in store.read(lambda sql: queries.parts_of(sql, number)) if each.rank == rank
+        each for each in store.read(lambda sql: saves.parts_of(sql, number)) if each.rank == rank
     )
 
 
 def number_of(store: Store) -> int:
-    save = store.read(lambda sql: queries.save_named(sql, "run", 1, "save"))
+    save = store.read(lambda sql: saves.save_named(sql, "run", 1, "save"))
     assert save is not None
     return save.number
 
 
 def follow(store: Store) -> list[int]:
-    return store.write(puts.seal, store.policy, FOLLOWER, None, NOW, follows=True)
+    return store.write(parts.seal, store.policy, FOLLOWER, None, NOW, follows=True)
 
 
 def test_a_following_part_is_sealed_but_not_final(store: Store) -> None:
@@ -66,7 +66,7 @@ def test_it_is_final_with_rank_0s_seal(store: Store) -> None:
     put(store, FOLLOWER, "a")
     follow(store)
 
-    assert store.write(puts.seal, store.policy, LEADER, None, NOW) == [0, 1]
+    assert store.write(parts.seal, store.policy, LEADER, None, NOW) == [0, 1]
 
     assert part(store).final
     with pytest.raises(SealedError):
@@ -78,7 +78,7 @@ def test_one_that_is_open_when_rank_0_seals_is_final_at_its_own_seal(store: Stor
     put(store, FOLLOWER, "a")
     follow(store)
     put(store, FOLLOWER, "b")
-    store.write(puts.seal, store.policy, LEADER, None, NOW)
+    store.write(parts.seal, store.policy, LEADER, None, NOW)
     assert part(store).state is PartState.OPEN
 
     follow(store)
@@ -90,7 +90,7 @@ def test_rank_0_of_another_save_releases_nothing(store: Store) -> None:
     put(store, FOLLOWER, "a")
     follow(store)
 
-    store.write(puts.seal, store.policy, SaveIds("run", 2, "save", 0, 2), None, NOW)
+    store.write(parts.seal, store.policy, SaveIds("run", 2, "save", 0, 2), None, NOW)
 
     assert part(store).follows
 
@@ -99,7 +99,7 @@ def test_it_is_final_once_rank_0_is_found_elsewhere(store: Store) -> None:
     put(store, FOLLOWER, "a")
     follow(store)
 
-    store.write(puts.release_followers, number_of(store))
+    store.write(parts.release_followers, number_of(store))
 
     assert part(store).final
 
@@ -107,7 +107,7 @@ def test_it_is_final_once_rank_0_is_found_elsewhere(store: Store) -> None:
 def test_a_plain_seal_is_final_and_stays_so(store: Store) -> None:
     put(store, FOLLOWER, "a")
     follow(store)
-    store.write(puts.seal, store.policy, FOLLOWER, None, NOW)
+    store.write(parts.seal, store.policy, FOLLOWER, None, NOW)
     follow(store)
 
     assert part(store).final
@@ -117,16 +117,16 @@ def test_it_can_be_taken_back(store: Store) -> None:
     put(store, FOLLOWER, "a")
     follow(store)
 
-    assert [shard.name for shard in store.write(puts.abort_rank, FOLLOWER)] == ["a"]
+    assert [shard.name for shard in store.write(parts.abort_rank, FOLLOWER)] == ["a"]
     assert part(store).state is PartState.ABORTED
     put(store, FOLLOWER, "a")
     follow(store)
-    assert store.write(deletes.delete_shard, "run", 1, "a").name == "a"
+    assert store.write(parts.delete_shard, "run", 1, "a").name == "a"
 
 
 def test_rank_0_follows_nobody(store: Store) -> None:
     with pytest.raises(InvalidRequestError, match="rank 0 cannot follow"):
-        store.write(puts.seal, store.policy, LEADER, None, NOW, follows=True)
+        store.write(parts.seal, store.policy, LEADER, None, NOW, follows=True)
 
 
 @pytest.mark.parametrize(

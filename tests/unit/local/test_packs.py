@@ -7,16 +7,9 @@ from cachetier_client.bucket_format.stored import Content, InPack
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
-from cachetier.local.catalog import (
-    drain_queries,
-    drain_writes,
-    local_copies,
-    puts,
-    queries,
-    replica_queries,
-)
-from cachetier.local.catalog.queries import ShardFilter, beside_small_of, small_of
-from cachetier.local.catalog.records import NewShard
+from cachetier.local.catalog import copies, parts, saves, shards
+from cachetier.local.catalog.rows import NewShard
+from cachetier.local.catalog.shards import ShardFilter, beside_small_of, small_of
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
@@ -35,7 +28,7 @@ def put(store: Store, name: str, size_bytes: int = 5, rank: int = 0, step: int =
     body = name.encode()
     content = Content(size_bytes, digest_of(body), (digest_of(body),))
     return store.write(
-        puts.commit_shard,
+        parts.commit_shard,
         store.policy,
         ids(rank, step),
         NewShard(name, rank, content, body=body),
@@ -44,7 +37,7 @@ def put(store: Store, name: str, size_bytes: int = 5, rank: int = 0, step: int =
 
 
 def number_of(store: Store, step: int = 1) -> int:
-    save = store.read(lambda sql: queries.save_named(sql, "run", step, "save-1"))
+    save = store.read(lambda sql: saves.save_named(sql, "run", step, "save-1"))
     assert save is not None
     return save.number
 
@@ -55,17 +48,17 @@ def pack(store: Store, *shards: Shard, remote: str = "far") -> list[Shard]:
         shard.version: InPack(PACK, at * 5, 5 * len(shards), 0xAB)
         for at, shard in enumerate(shards)
     }
-    return store.write(drain_writes.record_packed, packs, remote, [remote], NOW)
+    return store.write(copies.record_packed, packs, remote, [remote], NOW)
 
 
 def state_of(store: Store, shard: Shard) -> ShardState | None:
-    found = store.read(lambda sql: queries.shard_by_version(sql, shard.version))
+    found = store.read(lambda sql: shards.shard_by_version(sql, shard.version))
     return found.state if found is not None else None
 
 
-def evict(store: Store, *shards: Shard) -> None:
-    for shard in shards:
-        store.write(local_copies.evict, shard.version)
+def evict(store: Store, *found: Shard) -> None:
+    for shard in found:
+        store.write(shards.evict, shard.version)
 
 
 @pytest.fixture
@@ -88,9 +81,7 @@ def test_small_shards_of_a_rank_are_found_and_all_others(store: Store) -> None:
     number = number_of(store)
 
     def names(shard_filter: ShardFilter) -> list[str]:
-        found = store.read(
-            lambda sql: queries.dirty_shards_of(sql, number, -1, "far", shard_filter)
-        )
+        found = store.read(lambda sql: shards.dirty_shards_of(sql, number, -1, "far", shard_filter))
         return [shard.name for shard in found]
 
     assert names(small_of(0)) == ["a", "c"]
@@ -103,9 +94,7 @@ def test_small_shards_of_a_rank_are_found_and_all_others(store: Store) -> None:
 @pytest.mark.usefixtures("mixed")
 def test_the_same_is_found_of_what_a_replica_lacks(store: Store) -> None:
     number = number_of(store)
-    found = store.read(
-        lambda sql: replica_queries.shards_wanted_at(sql, number, "near", 1, small_of(0))
-    )
+    found = store.read(lambda sql: copies.shards_wanted_at(sql, number, "near", 1, small_of(0)))
 
     assert [shard.name for shard in found] == ["a"]
 
@@ -122,21 +111,21 @@ def test_small_shards_are_found_in_the_index_alone(store: Store) -> None:
 
 
 def test_all_members_of_a_pack_become_clean_together(store: Store) -> None:
-    shards = [put(store, name) for name in "abc"]
+    found = [put(store, name) for name in "abc"]
 
-    assert [shard.name for shard in pack(store, *shards)] == ["a", "b", "c"]
-    assert {state_of(store, shard) for shard in shards} == {ShardState.CLEAN}
-    stored = store.read(lambda sql: queries.stored_of(sql, shards[1].version, "far"))
+    assert [shard.name for shard in pack(store, *found)] == ["a", "b", "c"]
+    assert {state_of(store, shard) for shard in found} == {ShardState.CLEAN}
+    stored = store.read(lambda sql: shards.stored_of(sql, found[1].version, "far"))
     assert stored is not None
     assert stored.pack == InPack(PACK, 5, 15, 0xAB)
 
 
 def test_members_that_went_or_were_damaged_meanwhile_are_passed_over(store: Store) -> None:
     sound, damaged, replaced = (put(store, name) for name in "abc")
-    store.write(local_copies.record_damage, damaged.version, None, NOW)
+    store.write(shards.record_damage, damaged.version, None, NOW)
     other = Content(5, 7, (7,))
     new = NewShard("c", 0, other, body=b"other")
-    store.write(puts.commit_shard, store.policy, ids(), new, NOW)
+    store.write(parts.commit_shard, store.policy, ids(), new, NOW)
 
     assert [shard.name for shard in pack(store, sound, damaged, replaced)] == ["a"]
     assert state_of(store, sound) is ShardState.CLEAN
@@ -147,29 +136,29 @@ def test_members_that_went_or_were_damaged_meanwhile_are_passed_over(store: Stor
 def test_a_member_that_another_remote_still_lacks_stays_dirty(store: Store) -> None:
     shard = put(store, "a")
     packs = {shard.version: InPack(PACK, 0, 5, 0xAB)}
-    store.write(drain_writes.record_packed, packs, "far", ["far", "near"], NOW)
+    store.write(copies.record_packed, packs, "far", ["far", "near"], NOW)
 
     assert state_of(store, shard) is ShardState.DIRTY
     number = number_of(store)
-    assert store.read(lambda sql: queries.dirty_shards_of(sql, number, -1, "far")) == []
+    assert store.read(lambda sql: shards.dirty_shards_of(sql, number, -1, "far")) == []
 
 
 def test_members_of_a_lost_pack_are_dirty_again_and_know_it_no_more(store: Store) -> None:
     shard = put(store, "a")
     pack(store, shard)
-    store.write(drain_writes.record_lost, shard.version, "far")
+    store.write(copies.record_lost, shard.version, "far")
 
     assert state_of(store, shard) is ShardState.DIRTY
-    assert store.read(lambda sql: queries.stored_of(sql, shard.version, "far")) is None
+    assert store.read(lambda sql: shards.stored_of(sql, shard.version, "far")) is None
 
 
 def test_a_lost_member_may_be_sent_alone(store: Store) -> None:
     shard = put(store, "a")
     pack(store, shard)
-    store.write(drain_writes.record_lost, shard.version, "far")
-    store.write(drain_writes.record_verified, shard.version, "far", ["far"], NOW)
+    store.write(copies.record_lost, shard.version, "far")
+    store.write(copies.record_verified, shard.version, "far", ["far"], NOW)
 
-    stored = store.read(lambda sql: queries.stored_of(sql, shard.version, "far"))
+    stored = store.read(lambda sql: shards.stored_of(sql, shard.version, "far"))
     assert stored is not None
     assert stored.pack is None
 
@@ -182,16 +171,16 @@ def test_neighbours_in_a_pack_are_those_of_the_same_save_without_bytes_here(stor
     evict(store, *shards[1:], *elsewhere)
 
     version = shards[1].version
-    found = store.read(lambda sql: drain_queries.evicted_in_pack(sql, version, "far", PACK))
+    found = store.read(lambda sql: copies.evicted_in_pack(sql, version, "far", PACK))
     assert found == [PackedExtent(shards[at].version, 5 * at, 5) for at in (1, 2, 3)]
-    assert store.read(lambda sql: drain_queries.evicted_in_pack(sql, version, "near", PACK)) == []
-    assert store.read(lambda sql: drain_queries.evicted_in_pack(sql, version, "far", "other")) == []
+    assert store.read(lambda sql: copies.evicted_in_pack(sql, version, "near", PACK)) == []
+    assert store.read(lambda sql: copies.evicted_in_pack(sql, version, "far", "other")) == []
 
 
 def test_shards_that_went_since_are_no_neighbours(store: Store) -> None:
     shard = put(store, "a")
     found = store.read(
-        lambda sql: drain_queries.shards_at(
+        lambda sql: copies.shards_at(
             sql, [PackedExtent(shard.version, 0, 5), PackedExtent(99, 5, 5)]
         )
     )

@@ -9,7 +9,7 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import IntegrityError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import notes
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.recovery import Recovered, open_store
 from cachetier.model.lifecycle import ShardState
@@ -96,7 +96,7 @@ def test_a_dirty_row_without_its_file_is_quarantined_and_reported_once(
         again.get("run", 1, "a")
 
     third = restarted(again, vfs)
-    incidents = third.store.read(lambda sql: queries.incidents_after(sql, 0))
+    incidents = third.store.read(lambda sql: notes.incidents_after(sql, 0))
     assert [(i.code, i.run, i.step, i.name, i.rank) for i in incidents] == [
         ("integrity", "run", 1, "a", 0)
     ]
@@ -115,7 +115,7 @@ def test_a_clean_row_without_its_file_is_evicted_and_comes_back_from_the_remote(
     assert [row.state for row in again.rows()] == [ShardState.EVICTED]
     assert dict(again.store.files.all()) == {}, "the harmed file takes room"
     assert again.store.space.used_bytes == 0
-    assert again.store.read(queries.newest_incident) == 0
+    assert again.store.read(notes.newest_incident) == 0
     assert again.get("run", 1, "a") == DATA
     again.close()
 

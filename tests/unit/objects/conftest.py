@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.local.catalog import object_writes, objects
-from cachetier.local.catalog.object_writes import InBucket
+from cachetier.local.catalog import objects
+from cachetier.local.catalog.objects import InBucket
 from cachetier.model.objects import Mount, ObjectVersion
 from cachetier.remote.base import ObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
@@ -50,7 +50,7 @@ class Putting(ObjectNode):
 
     def show(self, version: int, etag: str = "remote") -> None:
         store = self.node.store
-        store.drop(store.write(object_writes.record_shown, version, etag, "durable", 1.0))
+        store.drop(store.write(objects.record_shown, version, etag, "durable", 1.0))
         self.node.changes.ring()
 
 

@@ -9,8 +9,8 @@ from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY
 from cachetier_client.io.digests import digest_of, to_hex
 
-from cachetier.local.catalog import object_writes, objects, statements
-from cachetier.local.catalog.object_writes import UNCONDITIONAL, NewObject, NewPiece
+from cachetier.local.catalog import objects, shards
+from cachetier.local.catalog.objects import UNCONDITIONAL, NewObject, NewPiece
 from cachetier.local.store import Store
 from cachetier.model.objects import Head, Mount, ObjectVersion, etag_of, piece_name
 from cachetier.model.shard import INLINE_BYTES, Shard
@@ -71,11 +71,11 @@ class MountedNode:
         now = self.clock.now()
 
         def commit(sql: apsw.Connection) -> int:
-            save = object_writes.begun_mount(sql, MOUNT.run, now)
-            committed = object_writes.insert_version(sql, save, new, UNCONDITIONAL, now)
+            save = objects.begun_mount(sql, MOUNT.run, now)
+            committed = objects.insert_version(sql, save, new, UNCONDITIONAL, now)
             for at, piece in enumerate(pieces, 1):
                 name = piece_name(committed.version, at)
-                statements.insert_shard(sql, save, piece.named(name), now)
+                shards.insert_shard(sql, save, piece.named(name), now)
             return committed.version
 
         version = self.store.read(objects.by_version, self.store.write(commit))
@@ -85,7 +85,7 @@ class MountedNode:
     def delete(self, key: str) -> None:
         gone = NewObject(key, Head(), 0, "", 0, 0, deleted=True)
         now = self.clock.now()
-        self.store.write(object_writes.delete_keys, MOUNT.run, [gone], now)
+        self.store.write(objects.delete_keys, MOUNT.run, [gone], now)
 
     def show(self, version: ObjectVersion) -> None:
         """Bring a version to the bucket, as the drain does."""
@@ -99,7 +99,7 @@ class MountedNode:
             headers=version.head.headers,
         )
         self.store.write(
-            object_writes.record_shown, version.version, info.etag, "durable", self.clock.now()
+            objects.record_shown, version.version, info.etag, "durable", self.clock.now()
         )
 
     def shown(self, key: str, *parts: bytes) -> ObjectVersion:

@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from cachetier.errors import NotFoundError, RemoteError
-from cachetier.local.catalog import order_notes, queries
+from cachetier.local.catalog import notes, objects
 from cachetier.model.cluster_order import UNLISTED
 from cachetier.model.objects import Order
 from cachetier.objects import cluster as cluster_module
@@ -358,7 +358,7 @@ def test_a_burst_has_one_note_and_a_marker_ends_it() -> None:
         assert one.link.calls["put"] == 1
         put(made, one, marker=True)
         put(made, one)
-        notes = one.node.store.read(order_notes.notes_of, MOUNT.run)
+        notes = one.node.store.read(objects.notes_of, MOUNT.run)
         assert len(notes) == one.link.calls["put"] == 2
         made.finish()
 
@@ -379,7 +379,7 @@ def test_a_marker_goes_by_a_persons_word_or_after_its_limit_with_an_incident() -
         assert rounds_until_released(two) == LIMIT_ROUNDS
         two.mount.drain.drain_all()
         assert made.shown() == {first, second}
-        (incident,) = two.node.store.read(queries.incidents_after, 0)
+        (incident,) = two.node.store.read(notes.incidents_after, 0)
         assert (incident.code, incident.name) == ("order", second)
         assert f"shown after {LIMITED.release_seconds + ROUND_SECONDS:.0f} s" in incident.message
         made.finish()
@@ -445,7 +445,7 @@ def test_a_markers_limit_counts_no_time_in_which_nothing_could_have_come(
         two.round()
         two.mount.drain.drain_all()
         assert made.shown() == {data, marker}
-        assert two.node.store.read(queries.incidents_after, 0) == []
+        assert two.node.store.read(notes.incidents_after, 0) == []
 
 
 def test_a_markers_limit_counts_the_rounds_of_a_bucket_that_comes_and_goes() -> None:

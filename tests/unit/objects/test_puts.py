@@ -18,10 +18,10 @@ from cachetier.access.roles import Role
 from cachetier.callers import working_for
 from cachetier.errors import CachetierError, NotDurableError, SizeMismatchError
 from cachetier.ingest.shares import Shares
-from cachetier.local.catalog import object_writes
-from cachetier.local.catalog.node_totals import held_by_run
-from cachetier.local.catalog.object_writes import Condition, InBucket
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import objects
+from cachetier.local.catalog.figures import held_by_run
+from cachetier.local.catalog.objects import Condition, InBucket
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.identity import ObjectIdentity
 from cachetier.model.levels import Level
 from cachetier.model.objects import RECORD_BYTES, Head, Mode, Mount
@@ -145,7 +145,7 @@ def test_a_condition_of_a_deletion_is_held_against_what_only_the_bucket_has(
 def test_a_deletion_is_held_against_what_readers_see_in_a_conflict_too(putting: Putting) -> None:
     answer = putting.put("a", b"x")
     incident = IncidentRecord("conflict", "somebody wrote", "", MOUNT.run, 0, "a")
-    putting.node.store.write(object_writes.record_conflict, answer.version, incident, 1.0)
+    putting.node.store.write(objects.record_conflict, answer.version, incident, 1.0)
 
     putting.puts.delete(MOUNT, ["a"], Condition(if_match=answer.etag))
 
@@ -325,7 +325,7 @@ def test_a_wait_for_a_deletion_ends_though_nothing_is_left_of_it(putting: Puttin
 def test_a_wait_for_what_is_in_conflict_ends_at_once(putting: Putting) -> None:
     answer = putting.put("a", b"x")
     incident = IncidentRecord("conflict", "somebody wrote", "", MOUNT.run, 0, "a")
-    putting.node.store.write(object_writes.record_conflict, answer.version, incident, 1.0)
+    putting.node.store.write(objects.record_conflict, answer.version, incident, 1.0)
 
     with pytest.raises(NotDurableError, match="a is in conflict"):
         putting.puts.wait(MOUNT, answer.version, Level.DURABLE, 60.0)

@@ -12,7 +12,7 @@ from cachetier_client.bucket_format.publication import ClaimState, claim_state
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import TransientError
-from cachetier.local.catalog import deletes, queries
+from cachetier.local.catalog import saves
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.abandoned import AbandonedSaves, Look
@@ -45,7 +45,7 @@ def manifest(node: Node, step: int = 1) -> Manifest:
 
 
 def save_of(node: Node, step: int = 1, save_id: str = "save") -> Save:
-    found = node.store.read(lambda sql: queries.save_named(sql, "run", step, save_id))
+    found = node.store.read(lambda sql: saves.save_named(sql, "run", step, save_id))
     assert found is not None
     return found
 
@@ -82,7 +82,7 @@ def test_a_save_is_ended_in_the_bucket_before_anything_of_it_goes_here(
     def die(*_arguments: object) -> None:
         raise DiedError
 
-    monkeypatch.setattr(deletes, "delete_incomplete", die)
+    monkeypatch.setattr(saves, "delete_incomplete", die)
     with pytest.raises(DiedError):
         garbage(node, clock).collect(HOUR, dry_run=False)
 

@@ -11,7 +11,7 @@ import pytest
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
 from cachetier.errors import InvalidRequestError, TransientError
-from cachetier.local.catalog import deletes, drain_writes, local_copies
+from cachetier.local.catalog import copies, saves, shards
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.local.lost_and_found import KEPT_SECONDS
 from cachetier.model.checkpoint import SaveState
@@ -83,7 +83,7 @@ def test_what_is_young_pinned_damaged_or_the_newest_stays(node: Node, clock: Fak
     node.checkpoints.unpin("run", 1)
     node.put(ids(1), "bad", LARGE)
     bad = next(row for row in node.rows() if row.name == "bad")
-    node.store.write(local_copies.record_damage, bad.version, None, 0.0)
+    node.store.write(shards.record_damage, bad.version, None, 0.0)
     assert collector.collect(HOUR, dry_run=False).rubbish == ()
     assert {row.step for row in node.rows()} == {1, 2, 3}
 
@@ -160,7 +160,7 @@ def test_a_file_that_was_set_aside_goes_only_if_the_catalog_says_why(
     _copied(tmp_path, known.file_id, lost / ("0" * 32))
     _copied(tmp_path, unsealed.file_id, lost / ("1" * 32))
     node.checkpoints.delete_shard("run", 2, "unsealed")  # the only copy is now in lost+found
-    node.store.drop(node.store.write(deletes.delete_step, "run", 1))
+    node.store.drop(node.store.write(saves.delete_step, "run", 1))
     (lost / ("2" * 32)).write_bytes(b"says nothing of itself")
     since = max(path.stat().st_ctime for path in lost.iterdir())
     clock.jump(since + 2 * HOUR - clock.now())
@@ -290,7 +290,7 @@ def test_a_save_that_is_no_garbage_any_more_when_the_bucket_has_answered_stays(
     happens: dict[str, Callable[[], object]] = {
         "sealed": lambda: node.checkpoints.seal(ids(1), 1),
         "pinned": lambda: node.checkpoints.pin("run", 1),
-        "ended": lambda: node.store.write(drain_writes.record_outcome, node.store.policy, *outcome),
+        "ended": lambda: node.store.write(copies.record_outcome, node.store.policy, *outcome),
     }
     remote.meanwhile.append(happens[meanwhile])
 

@@ -10,8 +10,8 @@ import pytest
 
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.snapshot import unfinished
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import LocalOnly
+from cachetier.local.catalog import figures, saves
+from cachetier.local.catalog.rows import LocalOnly
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.levels import Level
 from cachetier.model.policy import Policy
@@ -43,13 +43,13 @@ def superseding(
 
 
 def state_of(node: Node, step: int, save: str = "save") -> SaveState:
-    found = node.store.read(lambda sql: queries.save_named(sql, "run", step, save))
+    found = node.store.read(lambda sql: saves.save_named(sql, "run", step, save))
     assert found is not None
     return found.state
 
 
 def kept(node: Node) -> LocalOnly:
-    return node.store.read(queries.totals).local_only
+    return node.store.read(figures.totals).local_only
 
 
 def test_a_step_that_is_not_divisible_is_whole_here_and_never_sent(
@@ -79,7 +79,7 @@ def test_a_step_that_is_divisible_is_drained(every_tenth: Node) -> None:
 def test_local_only_bytes_are_counted_apart_from_dirty_ones(every_tenth: Node) -> None:
     save_step(every_tenth, 7)
     save_step(every_tenth, 10)
-    totals = every_tenth.store.read(queries.totals)
+    totals = every_tenth.store.read(figures.totals)
     size_bytes = len(LARGE) + len(b"save of 7")
 
     assert (totals.dirty_shards, totals.dirty_bytes) == (2, size_bytes + 1)
@@ -189,7 +189,7 @@ def test_a_step_published_elsewhere_and_learnt_of_supersedes_too(
 
 def test_a_run_of_which_no_step_is_divisible_is_found(every_tenth: Node) -> None:
     def never_durable() -> list[str]:
-        return every_tenth.store.read(lambda sql: queries.never_durable_runs(sql, 10, 3))
+        return every_tenth.store.read(lambda sql: saves.never_durable_runs(sql, 10, 3))
 
     save_step(every_tenth, 1)
     save_step(every_tenth, 2)

@@ -10,15 +10,8 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import NotFoundError, PinnedError
-from cachetier.local.catalog import (
-    adopt,
-    drain_writes,
-    exposure_queries,
-    pruning,
-    queries,
-    statements,
-)
-from cachetier.local.catalog.records import IncidentRecord, NewShard, RemoteCopy
+from cachetier.local.catalog import copies, figures, manifests, notes, saves, uploads
+from cachetier.local.catalog.rows import IncidentRecord, NewShard, RemoteCopy
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
@@ -47,8 +40,8 @@ def saved(node: Node, clock: FakeClock, step: int, *, evict: bool = True) -> Sav
     while node.drain.drain_one():
         pass
     node.drain.publish_all()
-    for save in node.store.read(queries.unswept_saves):
-        node.store.write(drain_writes.record_swept, save.number)
+    for save in node.store.read(uploads.unswept_saves):
+        node.store.write(copies.record_swept, save.number)
     if evict:
         for row in node.rows():
             if row.step == step:
@@ -72,12 +65,12 @@ def found(node: Node, clock: FakeClock, step: int, shards: int) -> None:
         NewShard(f"model/{n}", 0, CONTENT, state=ShardState.EVICTED, copies=(COPY,))
         for n in range(shards)
     ]
-    node.store.write(adopt.adopt, node.store.policy, save, new, now)
+    node.store.write(manifests.adopt, node.store.policy, save, new, now)
     clock.advance(1.0)
 
 
 def steps(node: Node) -> list[int]:
-    return [save.step for save in node.store.read(queries.saves_of_run, "run")]
+    return [save.step for save in node.store.read(saves.saves_of_run, "run")]
 
 
 def prune(node: Node, clock: FakeClock) -> int:
@@ -195,9 +188,9 @@ def test_an_open_save_keeps_those_that_it_replaced(node: Node, clock: FakeClock)
     node.evictor.collect()
 
     assert prune(node, clock) == 0
-    newer = node.store.read(queries.save_named, "run", 1, "newer")
+    newer = node.store.read(saves.save_named, "run", 1, "newer")
     assert newer is not None
-    assert node.store.read(queries.claimant, newer).replaced == ("older",)
+    assert node.store.read(saves.claimant, newer).replaced == ("older",)
 
 
 def test_a_save_of_many_shards_goes_in_several_transactions(
@@ -219,22 +212,22 @@ def test_incidents_go_by_age_and_number_and_the_count_of_damage_goes_on(
 
         def insert(sql: object) -> None:
             for _ in range(count):
-                statements.insert_incident(sql, damage, clock.now())  # type: ignore[arg-type]
+                notes.insert_incident(sql, damage, clock.now())  # type: ignore[arg-type]
 
         node.store.write(insert)
 
     tell(KEPT_INCIDENTS + 7)
-    newest = node.store.read(queries.newest_incident)
+    newest = node.store.read(notes.newest_incident)
     prune(node, clock)
-    assert len(node.store.read(queries.incidents_after, 0, 20_000)) == KEPT_INCIDENTS
+    assert len(node.store.read(notes.incidents_after, 0, 20_000)) == KEPT_INCIDENTS
 
     clock.advance(IDLE_SECONDS + 1)
     for _ in range(20):
         prune(node, clock)
 
-    assert node.store.read(queries.newest_incident) == newest, "numbers never begin anew"
-    assert len(node.store.read(queries.incidents_after, 0)) == 1
-    assert node.store.read(exposure_queries.damage).ever == KEPT_INCIDENTS + 7
+    assert node.store.read(notes.newest_incident) == newest, "numbers never begin anew"
+    assert len(node.store.read(notes.incidents_after, 0)) == 1
+    assert node.store.read(figures.damage).ever == KEPT_INCIDENTS + 7
 
 
 def test_steps_that_a_policy_kept_here_are_counted_for_ever(
@@ -251,7 +244,7 @@ def test_steps_that_a_policy_kept_here_are_counted_for_ever(
         passed(node, clock)
 
         assert prune(node, clock) == 2
-        assert node.store.read(exposure_queries.kept_by_policy).ever == 3
+        assert node.store.read(figures.kept_by_policy).ever == 3
     finally:
         node.close()
 
@@ -260,10 +253,10 @@ def test_a_save_that_is_pinned_after_it_was_looked_at_stays(node: Node, clock: F
     saved(node, clock, 1)
     passed(node, clock)
     which = "run", clock.now() - DAY_SECONDS, 1, 10
-    number = node.store.read(pruning.forgettable_saves, *which)[0]
+    number = node.store.read(saves.forgettable_saves, *which)[0]
     node.checkpoints.pin("run", 1)
 
-    assert node.store.write(pruning.forget_some, number, clock.now(), 10), "done with it"
+    assert node.store.write(saves.forget_some, number, clock.now(), 10), "done with it"
 
     assert node.get("run", 1, "a") == b"bytes of it"
 
@@ -276,6 +269,6 @@ def test_what_counts_again_when_its_turn_comes_is_not_forgotten(
     number = node.rows()[0].save
     clock.advance(10 * DAY_SECONDS)
 
-    assert node.store.write(pruning.forget_some, number, clock.now(), 10)
+    assert node.store.write(saves.forget_some, number, clock.now(), 10)
     assert [row.save for row in node.rows()] == [number]
     assert node.get("run", 1, "a") == b"not yet durable"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.local.catalog import deletes, drain_writes, queries
+from cachetier.local.catalog import copies, figures, saves
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.levels import Level
 from cachetier.model.policy import Policy
@@ -44,7 +44,7 @@ def make(
 
 def steps_here(node: Node) -> list[int]:
     """Return the steps with bytes on the node."""
-    return [save.step for save in node.store.read(queries.saves_with_bytes)]
+    return [save.step for save in node.store.read(saves.saves_with_bytes)]
 
 
 def retention_of(node: Node, keep_local: int) -> tuple[Retention, list[int], list[str]]:
@@ -84,20 +84,20 @@ def test_of_local_only_steps_the_newest_stay_and_the_others_are_told(make: MakeN
     assert (removed, steps_here(node)) == ([1, 2], [3, 4])
     assert [view.step for view in node.checkpoints.steps("run")] == [3, 4]
     assert latest(node, Level.LOCAL) == 4
-    assert node.store.read(queries.totals).local_only.declared_steps == 4
+    assert node.store.read(figures.totals).local_only.declared_steps == 4
 
 
 def test_a_step_that_is_removed_for_room_stays_in_the_bucket(make: MakeNode) -> None:
     node = make(Policy(durable_every=100))
     for step in (1, 2):
         save_step(node, step)
-    first = node.store.read(lambda sql: queries.saves_of(sql, "run", 1))[0]
-    node.store.write(drain_writes.record_location, first.number, "1")  # another node went on
+    first = node.store.read(lambda sql: saves.saves_of(sql, "run", 1))[0]
+    node.store.write(copies.record_location, first.number, "1")  # another node went on
     retention, removed, _ = retention_of(node, 1)
     retention.trim()
 
     assert removed == [1]
-    drained = node.store.read(queries.unfinished_saves)
+    drained = node.store.read(saves.unfinished_saves)
     assert first.number not in {save.number for save in drained}, "the drain deletes nothing"
 
 
@@ -153,12 +153,12 @@ def test_a_step_that_is_wanted_is_not_removed(make: MakeNode) -> None:
     for step in (1, 2, 3):
         save_step(node, step)
     node.checkpoints.flush("run", 1, 0.0)
-    number = node.store.read(lambda sql: queries.saves_of(sql, "run", 1))[0].number
+    number = node.store.read(lambda sql: saves.saves_of(sql, "run", 1))[0].number
     retention, removed, _ = retention_of(node, 1)
     retention.trim()
 
     assert removed == [2]
-    assert node.store.write(deletes.delete_local_only, number) == []
+    assert node.store.write(saves.delete_local_only, number) == []
     assert steps_here(node) == [1, 3]
 
 
@@ -193,8 +193,8 @@ def test_the_newest_complete_step_stays_even_for_room_and_is_drained_instead(
     save_step(node, 1)
     assert code_of(lambda: save_step(node, 2)) == "backpressure"
 
-    saves = {save.step: save.state for save in node.store.read(queries.unfinished_saves)}
-    assert saves == {1: SaveState.OPEN}, "the only way on is to drain it"
+    found = {save.step: save.state for save in node.store.read(saves.unfinished_saves)}
+    assert found == {1: SaveState.OPEN}, "the only way on is to drain it"
     node.drain.drain_all()
     save_step(node, 2)
     assert latest(node, Level.DURABLE) == 1
@@ -207,6 +207,6 @@ def test_nothing_is_drained_for_room_while_something_else_is(make: MakeNode) -> 
     save_step(node, 3)
     assert code_of(lambda: save_step(node, 5)) == "backpressure"
 
-    saves = {save.step: save.state for save in node.store.read(queries.saves_with_bytes)}
-    assert saves[2] is SaveState.OPEN, "to drain it is enough"
-    assert saves[3] is SaveState.LOCAL_ONLY
+    found = {save.step: save.state for save in node.store.read(saves.saves_with_bytes)}
+    assert found[2] is SaveState.OPEN, "to drain it is enough"
+    assert found[3] is SaveState.LOCAL_ONLY

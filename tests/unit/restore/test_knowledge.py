@@ -17,7 +17,7 @@ from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import NotFoundError, StepPublishedError
-from cachetier.local.catalog import adopt, queries
+from cachetier.local.catalog import manifests, saves
 from cachetier.model.checkpoint import Save, SaveState, learned_state
 from cachetier.model.levels import Level
 from cachetier.reclaim.gc import Garbage
@@ -81,7 +81,7 @@ def listed(node: Node) -> list[tuple[str, str]]:
 
 
 def states(node: Node) -> dict[str, SaveState]:
-    return {save.save_id: save.state for save in node.store.read(queries.saves_of, "run", STEP)}
+    return {save.save_id: save.state for save in node.store.read(saves.saves_of, "run", STEP)}
 
 
 class Waits(threading.Condition):
@@ -531,12 +531,12 @@ def test_a_manifest_that_was_read_before_something_else_was_learned_changes_noth
     save_all((a, b), "i1")
     older = a.bucket.manifest("run", STEP)
     assert older is not None
-    before = a.store.read(adopt.settled, "run", STEP)
+    before = a.store.read(manifests.settled, "run", STEP)
     save_all((b, b), "i2", overwrite=True)
     a.restore.knowledge.manifest("run", STEP)
     assert states(a) == {"i1": "superseded", "i2": "published"}
 
-    learned = a.store.write(adopt.learn, a.store.policy, older.manifest, before, 1.0)
+    learned = a.store.write(manifests.learn, a.store.policy, older.manifest, before, 1.0)
 
     assert learned is None
     assert states(a) == {"i1": "superseded", "i2": "published"}

@@ -7,7 +7,7 @@ from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
-from cachetier.local.catalog import adopt, drain_writes, queries
+from cachetier.local.catalog import copies, manifests, notes, saves
 from cachetier.model.checkpoint import SaveState
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
@@ -60,9 +60,9 @@ def test_a_shard_that_was_replaced_meanwhile_is_looked_into_no_more(
 def test_a_save_that_ended_here_before_the_bucket_said_so_ends_as_it_did_here(node: Node) -> None:
     node.put(IDS, "a", DATA)
     (shard,) = node.rows()
-    before = node.store.read(adopt.settled, "run", 1)
+    before = node.store.read(manifests.settled, "run", 1)
     outcome = node.store.policy, shard.save, SaveState.REFUSED, None, 1.0
-    node.store.write(drain_writes.record_outcome, *outcome)
+    node.store.write(copies.record_outcome, *outcome)
     seen = Manifest(
         state=ManifestState.DELETED,
         run="run",
@@ -73,8 +73,8 @@ def test_a_save_that_ended_here_before_the_bucket_said_so_ends_as_it_did_here(no
         started_at=1.0,
     )
 
-    assert node.store.write(adopt.learn, node.store.policy, seen, before, 2.0) is None
+    assert node.store.write(manifests.learn, node.store.policy, seen, before, 2.0) is None
 
-    (save,) = node.store.read(queries.saves_of, "run", 1)
+    (save,) = node.store.read(saves.saves_of, "run", 1)
     assert save.state is SaveState.REFUSED
-    assert node.store.read(queries.newest_incident) == 0
+    assert node.store.read(notes.newest_incident) == 0

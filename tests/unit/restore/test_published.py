@@ -14,7 +14,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import IntegrityError, NotFoundError, TransientError
-from cachetier.local.catalog import queries, replica_writes
+from cachetier.local.catalog import copies, saves
 from cachetier.model.checkpoint import SaveState
 from cachetier.remote.base import Listing
 from cachetier.remote.bucket import Bucket, Remote
@@ -97,7 +97,7 @@ class World:
             ),
             room=Room(lambda: None),
         )
-        node.store.write(replica_writes.configure, {"near": False})
+        node.store.write(copies.configure_replicas, {"near": False})
 
     def get(self, name: str = "a") -> bytes:
         opened = self.restore.open("run", 1, name, 0.0)
@@ -107,7 +107,7 @@ class World:
         return whole(opened.descriptor)
 
     def state(self) -> SaveState:
-        (save,) = self.node.store.read(lambda sql: queries.saves_of(sql, "run", 1))
+        (save,) = self.node.store.read(lambda sql: saves.saves_of(sql, "run", 1))
         return save.state
 
     def drop_local(self) -> None:
@@ -376,7 +376,7 @@ def test_of_two_saves_of_a_step_at_replicas_only_one_is_restored(
             saving.put(ids, "a", name.encode() * 20_000)
             saving.checkpoints.seal(ids, 1)
             saving.drain.drain_all()
-    node.store.write(replica_writes.configure, dict.fromkeys(replicas, False))
+    node.store.write(copies.configure_replicas, dict.fromkeys(replicas, False))
     remotes = [Remote(name, Bucket(store, Layout("tier"))) for name, store in replicas.items()]
     with closing(
         Restore(

@@ -12,7 +12,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import IntegrityError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import shards
 from cachetier.local.store import Staged
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
@@ -243,7 +243,7 @@ def test_what_is_packed_is_known_by_its_place(node: Node) -> None:
     published(node, 3)
     rows = node.rows()
     stored = [
-        node.store.read(lambda sql, v=row.version: queries.stored_of(sql, v, REMOTE))  # type: ignore[misc]
+        node.store.read(lambda sql, v=row.version: shards.stored_of(sql, v, REMOTE))  # type: ignore[misc]
         for row in rows
     ]
 

@@ -12,12 +12,8 @@ from cachetier_client.bucket_format.documents import PartDocument, decode, encod
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
-from cachetier.errors import (
-    CachetierError,
-    IntegrityError,
-    TransientError,
-)
-from cachetier.local.catalog import queries
+from cachetier.errors import CachetierError, IntegrityError, TransientError
+from cachetier.local.catalog import notes
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.base import if_match
@@ -186,7 +182,7 @@ def test_damage_to_clean_bytes_costs_only_a_read_from_the_remote(node: Node, har
     assert state(node) is ShardState.CLEAN
     assert node.store.space.used_bytes == len(DATA)
     assert [size for _, size in node.store.files.all()] == [len(DATA)]
-    assert node.store.read(queries.newest_incident) == 0
+    assert node.store.read(notes.newest_incident) == 0
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -203,7 +199,7 @@ def test_damage_to_the_only_bytes_is_an_error_and_an_incident_never_data(
     assert code_of(lambda: node.restore.look("run", 1, "a")) == "integrity"
 
     assert state(node) is ShardState.QUARANTINED
-    found = node.store.read(lambda sql: queries.incidents_after(sql, 0))
+    found = node.store.read(lambda sql: notes.incidents_after(sql, 0))
     assert [(i.code, i.name, i.rank) for i in found] == [("integrity", "a", 0)]
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -253,7 +249,7 @@ def test_damage_that_was_met_too_late_harms_nobody(node: Node) -> None:
     node.drain.drain_one()
 
     assert node.restore.report_damage(stale) is ShardState.CLEAN
-    assert node.store.read(queries.newest_incident) == 0, "no bytes were lost"
+    assert node.store.read(notes.newest_incident) == 0, "no bytes were lost"
     assert node.store.space.used_bytes == 0
     node.checkpoints.delete_step("run", 1)
     assert node.restore.report_damage(stale) is None

@@ -10,7 +10,7 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import BackpressureError, CachetierError, TransientError
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import notes
 from cachetier.restore.fill import SingleFlight
 from tests.fakes.faulty_files import FaultyFiles
 from tests.stateful.node import Node
@@ -210,4 +210,4 @@ def test_damage_to_a_shard_that_was_deleted_meanwhile_concerns_nobody(node: Node
 
     assert code_of(lambda: node.get("run", 1, "a")) == "not_found"
 
-    assert node.store.read(queries.newest_incident) == 0
+    assert node.store.read(notes.newest_incident) == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cachetier.local.catalog.exposure_queries import Dirty, DurableStep, OpenSave, Run
+from cachetier.local.catalog.figures import Dirty, DurableStep, OpenSave, Run
 from cachetier.status.exposure import (
     PATIENCE_SECONDS,
     RUN_LIMIT,

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from cachetier.local.catalog import object_writes, queries
-from cachetier.local.catalog.exposure_queries import SUPERSEDED_SHOWN
-from cachetier.local.catalog.node_totals import node_totals
-from cachetier.local.catalog.object_writes import SUPERSEDED_KEPT
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import objects, saves
+from cachetier.local.catalog.figures import SUPERSEDED_SHOWN, node_totals
+from cachetier.local.catalog.objects import SUPERSEDED_KEPT
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.model.names import DURABLE
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot, snapshot_of
 from tests.fakes.fake_clock import FakeClock
@@ -47,7 +46,7 @@ def test_what_waits_is_counted_by_mount_and_its_oldest_says_how_exposed_it_is(
     assert seen(world).totals.dirty.size_bytes == 12
     assert seen(world).oldest_dirty_seconds == 65.0
     incident = IncidentRecord("conflict", "somebody else changed it", "decide", MOUNT.run, 0)
-    world.store.write(object_writes.record_conflict, first.version, incident, 1.0)
+    world.store.write(objects.record_conflict, first.version, incident, 1.0)
     assert seen(world).mounts[0].conflicts == 1
 
 
@@ -55,7 +54,7 @@ def test_the_last_objects_that_a_bucket_never_shows_are_named(world: MountedNode
     for number in range(SUPERSEDED_KEPT + SUPERSEDED_SHOWN):
         version = world.put(f"in/{number}", b"old").version
         at = world.clock.now() + number
-        assert world.store.write(object_writes.record_superseded, version, "it is old", at)
+        assert world.store.write(objects.record_superseded, version, "it is old", at)
 
     (mount,) = seen(world).mounts
 
@@ -82,6 +81,6 @@ def test_a_mount_is_no_run(world: MountedNode, node: Node) -> None:
     world.put("in/a", b"12345")
 
     assert node.checkpoints.runs() == ["run"]
-    assert node.store.read(queries.runs) == ["run"]
+    assert node.store.read(saves.runs) == ["run"]
     assert [run.run for run in seen(world).runs] == ["run"]
-    assert [each.save.run for each in node.store.read(queries.backlog)] == ["run"]
+    assert [each.save.run for each in node.store.read(saves.backlog)] == ["run"]

@@ -7,17 +7,12 @@ from typing import Any
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
-from cachetier.local.catalog import drain_writes, queries, statements
-from cachetier.local.catalog.replica_queries import Lag
+from cachetier.local.catalog import copies, figures, saves
+from cachetier.local.catalog.copies import Lag
 from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.status.exposure import RunExposure
-from cachetier.status.snapshot import (
-    NodeSnapshot,
-    RemoteProgress,
-    ServiceSnapshot,
-    snapshot_of,
-)
+from cachetier.status.snapshot import NodeSnapshot, RemoteProgress, ServiceSnapshot, snapshot_of
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import LARGE, ids, save_step
@@ -139,9 +134,7 @@ def test_a_step_that_waits_for_no_other_node_is_exposed_until_it_is_published(
 ) -> None:
     save_step(node, 1)
     for shard in node.rows():
-        node.store.write(
-            drain_writes.record_verified, shard.version, DURABLE, [DURABLE], clock.now()
-        )
+        node.store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], clock.now())
     node.store._committer.run(lambda sql: sql.execute("UPDATE parts SET uploaded = 1"))
     clock.advance(3000)
     found = look(node, clock)
@@ -192,8 +185,8 @@ def test_a_run_that_ends_on_a_step_of_a_policy_grows_no_more_exposed(
         exposed.append(look(node, clock).runs[0].exposure_seconds)
     assert exposed == [600.0] * 3
 
-    (save,) = node.store.read(lambda sql: queries.saves_of(sql, "run", 3))
-    node.store.write(statements.want, save.number)
+    (save,) = node.store.read(lambda sql: saves.saves_of(sql, "run", 3))
+    node.store.write(saves.want, save.number)
     late = look(node, clock).runs[0].exposure_seconds
     node.drain.drain_all()
 
@@ -244,9 +237,7 @@ def test_a_replica_is_owed_what_the_durable_remote_may_have(node: Node, clock: F
     node.store.configure_replicas({"near": True})
     save_step(node, 1)
     for shard in node.rows():
-        node.store.write(
-            drain_writes.record_verified, shard.version, DURABLE, [DURABLE], clock.now()
-        )
+        node.store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], clock.now())
     clock.advance(30)
     durable, near = look(node, clock, drain_to("durable"), drain_to("near")).remotes
 
@@ -260,7 +251,7 @@ def test_the_look_and_the_totals_agree(node: Node, clock: FakeClock) -> None:
     save_step(node, 1)
     node.drain.drain_all()
     save_step(node, 2)
-    found, totals = look(node, clock).totals, node.store.read(queries.totals)
+    found, totals = look(node, clock).totals, node.store.read(figures.totals)
 
     assert (found.dirty.size_bytes, found.dirty.shards) == (totals.dirty_bytes, totals.dirty_shards)
     assert found.clean_bytes == totals.local_bytes - totals.dirty_bytes

@@ -9,10 +9,10 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import SaveSupersededError, StepPublishedError
-from cachetier.local.catalog import drain_writes, queries, repair_writes, statements
-from cachetier.local.catalog.node_totals import NodeTotals
-from cachetier.local.catalog.pins import PinTotals
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import copies, notes, saves
+from cachetier.local.catalog.figures import NodeTotals
+from cachetier.local.catalog.notes import PinTotals
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.lost_and_found import KEPT_SECONDS
 from cachetier.model.levels import Level
 from cachetier.model.names import DURABLE
@@ -75,16 +75,16 @@ def test_pins_that_take_more_than_half_the_cache_are_told(node: Node) -> None:
 def test_a_step_of_which_objects_went_missing_is_named_until_they_are_back(node: Node) -> None:
     node.put(SaveIds("run", 5, "s", 0, 1), "x", b"x")
     (row,) = node.rows()
-    number = node.store.read(queries.saves_of, "run", 5)[0].number
-    node.store.write(drain_writes.record_verified, row.version, DURABLE, [DURABLE], 1.0)
-    node.store.write(statements.publish, number, 1.0, "5")
+    number = node.store.read(saves.saves_of, "run", 5)[0].number
+    node.store.write(copies.record_verified, row.version, DURABLE, [DURABLE], 1.0)
+    node.store.write(saves.publish, number, 1.0, "5")
     assert warnings(node) == []
 
-    node.store.write(drain_writes.record_lost, row.version, DURABLE)
+    node.store.write(copies.record_lost, row.version, DURABLE)
 
     (warning,) = warnings(node)
     assert warning.startswith("objects of run/5 went missing in the bucket")
-    node.store.write(drain_writes.record_verified, row.version, DURABLE, [DURABLE], 2.0)
+    node.store.write(copies.record_verified, row.version, DURABLE, [DURABLE], 2.0)
     assert warnings(node) == []
 
 
@@ -93,7 +93,7 @@ def test_a_step_that_another_node_replaced_is_named_for_a_week(node: Node) -> No
     told = IncidentRecord(StepPublishedError.code, message, "look", "run", 5)
     node.put(SaveIds("run", 5, "s", 0, 1), "x", b"x")
     node.checkpoints.seal(SaveIds("run", 5, "s", 0, 1), 1)
-    node.store.write(statements.insert_incident, told, 100.0)
+    node.store.write(notes.insert_incident, told, 100.0)
 
     (warning,) = warnings(node)
     assert warning == f"steps of this node were replaced by another node's save: run/5: {message}"
@@ -123,7 +123,7 @@ def test_a_step_that_another_node_replaced_knowing_it_is_named_too(
 def test_a_step_that_was_saved_again_here_was_not_replaced_elsewhere(node: Node) -> None:
     message = "save old of step 5 is superseded: the newer save s is published"
     told = IncidentRecord(SaveSupersededError.code, message, "look", "run", 5)
-    node.store.write(statements.insert_incident, told, 100.0)
+    node.store.write(notes.insert_incident, told, 100.0)
     node.put(SaveIds("run", 5, "s", 0, 1), "x", b"x")
     node.checkpoints.seal(SaveIds("run", 5, "s", 0, 1), 1)
     node.drain.drain_all()
@@ -143,7 +143,7 @@ def test_what_lies_in_lost_and_found_is_counted(node: Node) -> None:
 
 
 def test_a_lost_log_is_told_for_a_month(node: Node) -> None:
-    node.store.write(repair_writes.report_lost_log, 100.0)
+    node.store.write(saves.report_lost_log, 100.0)
 
     (warning,) = warnings(node, at=100.0 + 86_400.0)
     assert warning.startswith("the node lost its catalog's log, 1.0 d ago: shards of up to 64 KiB")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.local.catalog import statements
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import notes
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.steps import incidents as incidents_module
 from cachetier.steps.incidents import Incidents
 from tests.stateful.node import Node
@@ -23,7 +23,7 @@ def incidents(node: Node) -> Incidents:
 
 def record(node: Node, incidents: Incidents, run: str = "run", at: float = START + 1) -> None:
     node.store.write(
-        statements.insert_incident, IncidentRecord("integrity", "damaged", "hint", run, 1, "a"), at
+        notes.insert_incident, IncidentRecord("integrity", "damaged", "hint", run, 1, "a"), at
     )
     incidents.refresh()
 

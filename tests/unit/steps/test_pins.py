@@ -8,8 +8,8 @@ import apsw
 import pytest
 
 from cachetier.errors import PinnedError
-from cachetier.local.catalog import drain_writes, schema
-from cachetier.local.catalog.pins import PinTotals, totals
+from cachetier.local.catalog import copies, schema
+from cachetier.local.catalog.notes import PinTotals, pin_totals
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import Policy
 from tests.fakes.fake_clock import FakeClock
@@ -124,7 +124,7 @@ def test_a_pin_says_what_is_here_and_since_when(node: Node, clock: FakeClock) ->
     assert first == again
     assert (first.shards, first.local_shards) == (2, 1)
     assert (first.size_bytes, first.local_bytes) == (len(LARGE) + small, small)
-    assert node.store.read(totals) == PinTotals(1, small)
+    assert node.store.read(pin_totals) == PinTotals(1, small)
 
 
 def test_a_pin_outlives_a_restart_and_a_new_save_of_the_step(
@@ -155,7 +155,7 @@ def test_a_step_that_was_deleted_elsewhere_takes_its_pin_along(
 
     node.store.drop(
         node.store.write(
-            drain_writes.record_outcome, node.store.policy, number, SaveState.DELETED, None, 0.0
+            copies.record_outcome, node.store.policy, number, SaveState.DELETED, None, 0.0
         )
     )
 

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
 from cachetier.errors import error_codes
-from cachetier.local.catalog.replica_queries import Lag
+from cachetier.local.catalog.copies import Lag
 from cachetier.status.exposure import RunExposure
 from cachetier.status.prometheus import points_of_catalog, points_of_service
 from cachetier.status.snapshot import NodeSnapshot, RemoteProgress, ServiceSnapshot

@@ -17,7 +17,7 @@ from cachetier.doors.s3.documents import (
     read_parts,
 )
 from cachetier.doors.s3.errors import S3RefusedError
-from cachetier.local.catalog.object_writes import UNCONDITIONAL, Condition
+from cachetier.local.catalog.objects import UNCONDITIONAL, Condition
 from cachetier.objects.base import DeclaredPart
 
 NAMESPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'

@@ -8,7 +8,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.schedule.queue_state import Situation
 from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
-from cachetier.local.catalog import adopt, drain_writes, puts, queries
+from cachetier.local.catalog import copies, manifests, parts, uploads
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
 from tests.fakes.fake_clock import FakeClock
@@ -58,11 +58,11 @@ def store(node: Node) -> Store:
 
 
 def ours(store: Store, number: int, *names: str) -> list[str]:
-    return store.read(lambda sql: queries.names_of_save(sql, number, names))
+    return store.read(lambda sql: uploads.names_of_save(sql, number, names))
 
 
 def unswept(store: Store) -> list[int]:
-    return [save.number for save in store.read(queries.unswept_saves)]
+    return [save.number for save in store.read(uploads.unswept_saves)]
 
 
 def test_names_are_remembered_until_the_save_is_swept_up_after(
@@ -70,27 +70,25 @@ def test_names_are_remembered_until_the_save_is_swept_up_after(
 ) -> None:
     ids = SaveIds("run", 1, "save-1", 0, 1)
     node.put(ids, "kept", b"a")
-    number = store.write(puts.admit, store.policy, ids, clock.now()).number
+    number = store.write(parts.admit, store.policy, ids, clock.now()).number
     node.put(ids, "early", b"b")
     node.checkpoints.delete_shard("run", 1, "early")
-    store.write(drain_writes.record_location, number, "1")
+    store.write(copies.record_location, number, "1")
     node.put(ids, "gone", b"b")
     node.checkpoints.delete_shard("run", 1, "gone")
 
     # Before the save had a location nothing was sent, so nothing can have been left behind.
     assert ours(store, number, "kept", "early", "gone", "theirs") == ["kept", "gone"]
     assert unswept(store) == []
-    store.write(
-        drain_writes.record_outcome, store.policy, number, SaveState.PUBLISHED, None, clock.now()
-    )
+    store.write(copies.record_outcome, store.policy, number, SaveState.PUBLISHED, None, clock.now())
     assert unswept(store) == [number]
-    store.write(drain_writes.record_swept, number)
+    store.write(copies.record_swept, number)
     assert unswept(store) == []
     assert ours(store, number, "kept", "gone") == ["kept"]
 
 
 def test_a_save_adopted_from_the_bucket_needs_no_sweep(store: Store, clock: FakeClock) -> None:
-    store.write(adopt.adopt, store.policy, save_of(SaveState.PUBLISHED), (), clock.now())
+    store.write(manifests.adopt, store.policy, save_of(SaveState.PUBLISHED), (), clock.now())
 
     assert unswept(store) == []
 
@@ -100,10 +98,10 @@ def test_names_of_a_deleted_save_are_known_until_its_objects_are_gone(
 ) -> None:
     ids = SaveIds("run", 1, "save-1", 0, 1)
     node.put(ids, "a", b"a")
-    number = store.write(puts.admit, store.policy, ids, clock.now()).number
-    store.write(drain_writes.record_location, number, "1")
+    number = store.write(parts.admit, store.policy, ids, clock.now()).number
+    store.write(copies.record_location, number, "1")
     node.checkpoints.delete_step("run", 1)
 
     assert ours(store, number, "a") == ["a"]
-    store.write(drain_writes.forget_save, number)
+    store.write(copies.forget_save, number)
     assert ours(store, number, "a") == []

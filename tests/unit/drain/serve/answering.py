@@ -13,8 +13,8 @@ from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.remote_state import DurableRemoteState, RemoteState
 from cachetier.drain.serve.stats import DrainStats
-from cachetier.local.catalog import queries
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog import notes
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
@@ -51,7 +51,7 @@ class Answering:
         return found
 
     def incidents(self) -> Sequence[IncidentRecord]:
-        return self.node.store.read(queries.incidents_after, 0)
+        return self.node.store.read(notes.incidents_after, 0)
 
     def shown(self) -> dict[str, Any]:
         """Return what the status says of the drain."""

@@ -8,7 +8,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.messages import FailTask, NextWork, SaveLocated
 from cachetier.drain.schedule.queue_state import Fairness, QueueState
 from cachetier.drain.schedule.tasks import CONFLICT, Task
-from cachetier.local.catalog import queries
+from cachetier.local.catalog import saves
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 from tests.unit.drain.serve.answering import Answering
@@ -30,13 +30,13 @@ class TakenMeanwhile(QueueState):
         self.hold(1, self._name, 0.0)
 
 
-def located(serve: Answering, *saves: SaveIds) -> None:
+def located(serve: Answering, *found: SaveIds) -> None:
     """Put ``a`` and ``b`` of each save, and say where its objects go."""
     store = serve.node.store
-    for ids in saves:
+    for ids in found:
         for name in ("a", "b"):
             serve.node.put(ids, name, DATA)
-        save = store.read(queries.save_named, ids.run, ids.step, ids.save_id)
+        save = store.read(saves.save_named, ids.run, ids.step, ids.save_id)
         assert save is not None
         serve.answer(SaveLocated(save.number, str(ids.step)))
     serve.queue.hurry(None, None)

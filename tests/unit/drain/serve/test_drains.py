@@ -10,7 +10,7 @@ import pytest
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.drains import Drains
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
-from cachetier.local.catalog.records import Backlog
+from cachetier.local.catalog.rows import Backlog
 from cachetier.model.checkpoint import Save
 from tests.fakes.fake_clock import FakeClock
 

@@ -23,7 +23,7 @@ from cachetier.drain.serve import save_reports
 from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.drain.serve.save_reports import PUBLISH_UNSEALED_SECONDS
 from cachetier.errors import NotFoundError
-from cachetier.local.catalog import queries, replica_writes
+from cachetier.local.catalog import copies, saves
 from cachetier.model.checkpoint import SaveState
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.fake_drain import REMOTE
@@ -73,7 +73,7 @@ def test_a_step_whose_ranks_go_on_here_is_looked_at_again_only_after_a_while(
 def test_a_replica_that_reports_a_removal_again_is_told_nothing_of_the_save(
     node: Node, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    node.store.write(replica_writes.configure, {"near": False})
+    node.store.write(copies.configure_replicas, {"near": False})
     near = Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
     node.put(IDS, "a", DATA)
     near.answer(SaveLocated(1, "1"))
@@ -106,7 +106,7 @@ def test_a_save_that_was_swept_is_not_swept_again(serve: Answering) -> None:
 
 
 def test_a_part_that_a_replica_lost_is_written_there_again(node: Node, clock: FakeClock) -> None:
-    node.store.write(replica_writes.configure, {"near": False})
+    node.store.write(copies.configure_replicas, {"near": False})
     near = Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
     node.put(IDS, "a", DATA)
     node.checkpoints.seal(IDS, 1)
@@ -122,7 +122,7 @@ def test_a_part_that_a_replica_lost_is_written_there_again(node: Node, clock: Fa
 def test_a_part_that_waits_for_rank_0_is_released_by_a_replica_that_saw_it_seal(
     node: Node, clock: FakeClock
 ) -> None:
-    node.store.write(replica_writes.configure, {"near": False})
+    node.store.write(copies.configure_replicas, {"near": False})
     near = Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
     ids = SaveIds("run", 1, "save", 1, 2)
     node.put(ids, "a", DATA)
@@ -149,7 +149,7 @@ def test_a_save_that_was_superseded_is_an_incident_unless_the_step_was_saved_aga
     message = "save save of step 1 is superseded: the newer save again is published"
     serve.answer(SaveEnded(1, SaveState.SUPERSEDED, message, 1.0))
 
-    saves = serve.node.store.read(queries.saves_of, "run", 1)
-    assert saves[0].state is SaveState.SUPERSEDED
+    found = serve.node.store.read(saves.saves_of, "run", 1)
+    assert found[0].state is SaveState.SUPERSEDED
     told = [each.message for each in serve.incidents()]
     assert told == ([] if again_here else [message])

@@ -9,7 +9,7 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.schedule.tasks import TaskKind
-from cachetier.local.catalog import drain_writes
+from cachetier.local.catalog import copies
 from cachetier.model.levels import Level
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.evict import Evictor
@@ -64,7 +64,7 @@ def test_a_published_step_that_lost_a_shard_is_not_durable_until_it_is_sent_agai
     node.real_drain.drain_all()
     assert Level.DURABLE in node.checkpoints.step("run", 1)[0].levels
 
-    node.store.write(drain_writes.record_lost, node.rows()[0].version, DURABLE)
+    node.store.write(copies.record_lost, node.rows()[0].version, DURABLE)
     assert node.checkpoints.step("run", 1)[0].levels == (Level.LOCAL,)
 
     node.real_drain.drain_all()

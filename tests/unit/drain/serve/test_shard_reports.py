@@ -18,7 +18,7 @@ from cachetier.drain.messages import (
 )
 from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.errors import IntegrityError, NotFoundError
-from cachetier.local.catalog import drain_writes, replica_writes
+from cachetier.local.catalog import copies
 from cachetier.local.files.data_files import Files
 from cachetier.model.lifecycle import ShardState
 from tests.fakes.fake_clock import FakeClock
@@ -39,7 +39,7 @@ def serve(node: Node, clock: FakeClock) -> Answering:
 @pytest.fixture
 def near(node: Node, clock: FakeClock) -> Answering:
     """A replica that nothing waits for: its drain sends what is durable already, too."""
-    node.store.write(replica_writes.configure, {"near": False})
+    node.store.write(copies.configure_replicas, {"near": False})
     return Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
 
 
@@ -53,7 +53,7 @@ def verified(serve: Answering, name: str, stored: Stored | None = None) -> None:
 
 def described(serve: Answering) -> None:
     """Have the part of the rank written: a document says how its shards are stored."""
-    serve.node.store.write(drain_writes.record_part, serve.shard("a").save, 0, uploaded=True)
+    serve.node.store.write(copies.record_part, serve.shard("a").save, 0, uploaded=True)
 
 
 def in_pack(serve: Answering, name: str, pack: str) -> PackVerified:
@@ -194,7 +194,7 @@ def test_a_lost_shard_is_not_taken_as_verified_in_another_place_than_a_document_
 def test_clients_hear_once_of_a_shard_that_cannot_be_sent_as_it_was(serve: Answering) -> None:
     verified(serve, "a")
     version = serve.shard("a").version
-    serve.node.store.write(drain_writes.record_lost, version, REMOTE)
+    serve.node.store.write(copies.record_lost, version, REMOTE)
     described(serve)
 
     for _ in range(2):

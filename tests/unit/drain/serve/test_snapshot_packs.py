@@ -9,7 +9,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.schedule.scheduler import SaveView
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.snapshot import unfinished
-from cachetier.local.catalog import local_copies
+from cachetier.local.catalog import shards
 from cachetier.model.packs import PACKED_UP_TO_BYTES
 from tests.stateful.node import Node
 
@@ -91,6 +91,6 @@ def test_a_sealed_rank_with_damaged_bytes_is_unsound_before_its_part_is_written(
     node.put(RANKS[0], "damaged", b"bytes")
     node.checkpoints.seal(RANKS[0], 1)
     (row,) = node.rows()
-    node.store.write(local_copies.record_damage, row.version, None, 0.0)
+    node.store.write(shards.record_damage, row.version, None, 0.0)
 
     assert shown(node).unsound == {0}

@@ -25,7 +25,7 @@ from cachetier.drain.upload.target import (
     noticing_blocked,
 )
 from cachetier.errors import TransientError
-from cachetier.local.catalog.records import NOTHING_REPLACED, Replaced
+from cachetier.local.catalog.rows import NOTHING_REPLACED, Replaced
 from cachetier.remote.base import if_match
 from tests.fakes.bodies import noise
 from tests.fakes.memory_store import MemoryObjectStore

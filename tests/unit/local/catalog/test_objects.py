@@ -6,8 +6,8 @@ import pytest
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CatalogDamagedError, ConditionError, NoSuchKeyError
-from cachetier.local.catalog import object_writes, objects
-from cachetier.local.catalog.object_writes import (
+from cachetier.local.catalog import objects
+from cachetier.local.catalog.objects import (
     NEVER_THERE,
     UNCONDITIONAL,
     CommittedObject,
@@ -16,7 +16,7 @@ from cachetier.local.catalog.object_writes import (
     NewObject,
     NewPiece,
 )
-from cachetier.local.catalog.records import IncidentRecord
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.objects import (
@@ -45,7 +45,7 @@ def put(
     assert store.space.try_reserve(len(body))
     committed = store.commit_body(
         len(body),
-        lambda sql, now: object_writes.commit_object(sql, RUN, new, piece, condition, now),
+        lambda sql, now: objects.commit_object(sql, RUN, new, piece, condition, now),
     )()
     assert isinstance(committed, CommittedObject)
     return committed
@@ -53,13 +53,13 @@ def put(
 
 def delete(store: Store, *keys: str) -> list[CommittedObject]:
     gone = [NewObject(key, Head(), 0, "", 0, 0, deleted=True) for key in keys]
-    deleted = store.write(object_writes.delete_keys, RUN, gone, 1.0)
+    deleted = store.write(objects.delete_keys, RUN, gone, 1.0)
     store.drop(deleted.replaced)
     return list(deleted.versions)
 
 
 def show(store: Store, version: int, etag: str) -> list[Shard]:
-    dropped = store.write(object_writes.record_shown, version, etag, "durable", 1.0)
+    dropped = store.write(objects.record_shown, version, etag, "durable", 1.0)
     store.drop(dropped)
     return dropped
 
@@ -235,7 +235,7 @@ def test_a_put_on_condition_of_what_never_was_shown_meets_nothing_in_the_bucket(
     first = put(store, "a", b"1").version
     put(store, "a", b"22", condition)
 
-    gone = store.write(object_writes.record_superseded, first, "another node's is newer", 1.0)
+    gone = store.write(objects.record_superseded, first, "another node's is newer", 1.0)
     store.drop(gone)
 
     assert current(store, "a").base == base
@@ -288,7 +288,7 @@ def test_a_conflict_stays_unshown_and_is_told_once(store: Store) -> None:
     incident = IncidentRecord("conflict", "somebody else wrote a", "", RUN, 0, "a")
 
     for _ in range(2):
-        store.write(object_writes.record_conflict, version, incident, 1.0)
+        store.write(objects.record_conflict, version, incident, 1.0)
 
     assert current(store, "a").state is ObjectState.CONFLICT
     assert versions(store) == [version]
@@ -320,7 +320,7 @@ def test_every_mount_has_versions_of_its_own(store: Store) -> None:
     put(store, "a")
     other = NewObject("a", Head(), 0, "other", 0, 0)
     piece = NewPiece(content_of(b""), body=b"")
-    store.write(object_writes.commit_object, "s3:other", other, piece, UNCONDITIONAL, 1.0)
+    store.write(objects.commit_object, "s3:other", other, piece, UNCONDITIONAL, 1.0)
 
     assert current(store, "a").etag == "etag-b'body'"
     assert [each.etag for each in store.read(objects.unshown_page, "s3:other", "", "", 9)] == [

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.local.catalog import reserve
-from cachetier.local.catalog.reserve import LEAST_BYTES, PIECES, Reserve
+from cachetier.local.catalog import connection
+from cachetier.local.catalog.connection import LEAST_BYTES, PIECES, Reserve
 
 FILE_BYTES = LEAST_BYTES * 3 // 4
 
@@ -41,7 +41,7 @@ def test_it_is_given_up_by_the_piece_low_at_half_and_filled_up_again(held: Reser
 
 
 def test_a_disk_with_room_gets_nothing_back_at_a_start(held: Reserve, tmp_path: Path) -> None:
-    reserve.lend(tmp_path)
+    connection.lend_reserve(tmp_path)
 
     assert held.left_bytes >= FILE_BYTES
 

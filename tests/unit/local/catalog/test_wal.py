@@ -32,7 +32,7 @@ def frame_at(number: int) -> int:
 
 def check(tmp_path: Path, log: bytes | bytearray) -> None:
     (tmp_path / "log").write_bytes(log)
-    wal.check(tmp_path / "log")
+    wal.check_frames(tmp_path / "log")
 
 
 def test_a_sound_log_passes(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_sound_log_passes(tmp_path: Path) -> None:
 
 
 def test_no_log_and_an_empty_one_pass(tmp_path: Path) -> None:
-    wal.check(tmp_path / "absent")
+    wal.check_frames(tmp_path / "absent")
     check(tmp_path, b"")
     check(tmp_path, b"\0" * 32)
 

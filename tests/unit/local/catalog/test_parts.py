@@ -8,10 +8,9 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CachetierError, NotFoundError
-from cachetier.local.catalog import adopt as adoptions
-from cachetier.local.catalog import deletes, drain_writes, local_copies, puts, queries
-from cachetier.local.catalog.puts import Committed
-from cachetier.local.catalog.records import IncidentRecord, NewShard, RemoteCopy
+from cachetier.local.catalog import copies, manifests, notes, parts, saves, shards
+from cachetier.local.catalog.parts import Committed
+from cachetier.local.catalog.rows import IncidentRecord, NewShard, RemoteCopy
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import PartState, Save, SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
@@ -29,7 +28,7 @@ def content(data: bytes) -> Content:
 
 def put(store: Store, ids: SaveIds, name: str, data: bytes = b"bytes") -> Committed:
     new = NewShard(name, ids.rank, content(data), body=data)
-    return store.write(puts.commit_shard, store.policy, ids, new, NOW)
+    return store.write(parts.commit_shard, store.policy, ids, new, NOW)
 
 
 def refusal_of(store: Store, ids: SaveIds, name: str, data: bytes = b"bytes") -> str:
@@ -38,20 +37,20 @@ def refusal_of(store: Store, ids: SaveIds, name: str, data: bytes = b"bytes") ->
     return refusal.value.code
 
 
-def saves(store: Store, step: int = 1) -> dict[str, SaveState]:
-    found = store.read(lambda sql: queries.saves_of(sql, "run", step))
+def states(store: Store, step: int = 1) -> dict[str, SaveState]:
+    found = store.read(lambda sql: saves.saves_of(sql, "run", step))
     return {save.save_id: save.state for save in found}
 
 
 def number_of(store: Store, save_id: str) -> int:
-    save = store.read(lambda sql: queries.save_named(sql, "run", 1, save_id))
+    save = store.read(lambda sql: saves.save_named(sql, "run", 1, save_id))
     assert save is not None
     return save.number
 
 
 def publish(store: Store, save_id: str) -> None:
     store.write(
-        drain_writes.record_outcome,
+        copies.record_outcome,
         store.policy,
         number_of(store, save_id),
         SaveState.PUBLISHED,
@@ -60,13 +59,13 @@ def publish(store: Store, save_id: str) -> None:
     )
 
 
-def parts(store: Store, save_id: str = "save-1") -> dict[int, PartState]:
+def part_states(store: Store, save_id: str = "save-1") -> dict[int, PartState]:
     number = number_of(store, save_id)
-    return {part.rank: part.state for part in store.read(lambda s: queries.parts_of(s, number))}
+    return {part.rank: part.state for part in store.read(lambda s: saves.parts_of(s, number))}
 
 
 def visible(store: Store, name: str) -> Shard | None:
-    return store.read(lambda sql: queries.visible_shard(sql, "run", 1, name))
+    return store.read(lambda sql: saves.visible_shard(sql, "run", 1, name))
 
 
 # --- puts ---------------------------------------------------------------------------------------
@@ -76,8 +75,8 @@ def test_a_put_begins_its_save_and_opens_its_part(store: Store) -> None:
     shard = put(store, IDS, "a").shard
 
     assert (shard.state, shard.inline, shard.rank) == (ShardState.DIRTY, True, 0)
-    assert saves(store) == {"save-1": SaveState.OPEN}
-    assert parts(store) == {0: PartState.OPEN}
+    assert states(store) == {"save-1": SaveState.OPEN}
+    assert part_states(store) == {0: PartState.OPEN}
     assert visible(store, "a") == shard
 
 
@@ -95,14 +94,14 @@ def test_other_bytes_replace_the_first_until_the_rank_seals(store: Store) -> Non
     assert second.replaced == (first,)
     assert second.shard.version > first.version
     assert visible(store, "a") == second.shard
-    assert store.read(lambda sql: queries.body_of(sql, first.version)) is None
+    assert store.read(lambda sql: shards.body_of(sql, first.version)) is None
 
 
 def test_after_the_seal_the_same_bytes_get_their_receipt_and_others_are_refused(
     store: Store,
 ) -> None:
     first = put(store, IDS, "a").shard
-    store.write(puts.seal, store.policy, IDS, 2, NOW)
+    store.write(parts.seal, store.policy, IDS, 2, NOW)
 
     assert put(store, IDS, "a").shard == first
     assert refusal_of(store, IDS, "a", b"other") == "sealed"
@@ -121,7 +120,7 @@ def test_a_newer_save_supersedes_an_open_one(store: Store) -> None:
     put(store, IDS, "a", b"old")
     put(store, NEWER, "a", b"new")
 
-    assert saves(store) == {"save-1": SaveState.SUPERSEDED, "save-2": SaveState.OPEN}
+    assert states(store) == {"save-1": SaveState.SUPERSEDED, "save-2": SaveState.OPEN}
     assert refusal_of(store, IDS, "a", b"late") == "save_superseded"
     found = visible(store, "a")
     assert found is not None
@@ -140,7 +139,7 @@ def test_a_published_step_wants_an_overwrite_and_stays_visible_until_it_is_repla
     assert visible(store, "a") == old
     publish(store, "save-2")
     assert visible(store, "a") == new
-    assert saves(store) == {"save-1": SaveState.SUPERSEDED, "save-2": SaveState.PUBLISHED}
+    assert states(store) == {"save-1": SaveState.SUPERSEDED, "save-2": SaveState.PUBLISHED}
 
 
 def test_a_published_save_takes_no_other_bytes(store: Store) -> None:
@@ -157,12 +156,12 @@ def test_a_put_that_is_refused_begins_no_save(store: Store) -> None:
     publish(store, "save-1")
     refusal_of(store, NEWER, "a")
 
-    assert list(saves(store)) == ["save-1"]
+    assert list(states(store)) == ["save-1"]
 
 
 def test_a_quarantined_shard_may_be_put_again(store: Store) -> None:
     shard = put(store, IDS, "a").shard
-    store.write(local_copies.record_damage, shard.version, None, NOW)
+    store.write(shards.record_damage, shard.version, None, NOW)
 
     again = put(store, IDS, "a")
 
@@ -175,9 +174,9 @@ def test_a_quarantined_shard_may_be_put_again(store: Store) -> None:
 
 
 def test_a_seal_says_which_ranks_have_sealed_here(store: Store) -> None:
-    assert store.write(puts.seal, store.policy, OTHER_RANK, 2, NOW) == [1]
-    assert store.write(puts.seal, store.policy, IDS, 2, NOW) == [0, 1]
-    assert store.write(puts.seal, store.policy, IDS, 2, NOW) == [0, 1], (
+    assert store.write(parts.seal, store.policy, OTHER_RANK, 2, NOW) == [1]
+    assert store.write(parts.seal, store.policy, IDS, 2, NOW) == [0, 1]
+    assert store.write(parts.seal, store.policy, IDS, 2, NOW) == [0, 1], (
         "sealing twice changes nothing"
     )
 
@@ -186,37 +185,37 @@ def test_an_abort_takes_back_one_ranks_shards(store: Store) -> None:
     mine = put(store, IDS, "a").shard
     put(store, OTHER_RANK, "b")
 
-    assert store.write(puts.abort_rank, IDS) == [mine]
+    assert store.write(parts.abort_rank, IDS) == [mine]
 
     assert visible(store, "a") is None
     assert visible(store, "b") is not None
-    assert parts(store) == {0: PartState.ABORTED, 1: PartState.OPEN}
+    assert part_states(store) == {0: PartState.ABORTED, 1: PartState.OPEN}
 
 
 def test_a_new_put_reopens_an_aborted_part(store: Store) -> None:
     put(store, IDS, "a")
-    store.write(puts.abort_rank, IDS)
+    store.write(parts.abort_rank, IDS)
 
     put(store, IDS, "a")
 
-    assert parts(store) == {0: PartState.OPEN}
+    assert part_states(store) == {0: PartState.OPEN}
 
 
 def test_what_is_sealed_cannot_be_aborted(store: Store) -> None:
     put(store, IDS, "a")
-    store.write(puts.seal, store.policy, IDS, 2, NOW)
+    store.write(parts.seal, store.policy, IDS, 2, NOW)
 
     with pytest.raises(CachetierError) as refusal:
-        store.write(puts.abort_rank, IDS)
+        store.write(parts.abort_rank, IDS)
     assert refusal.value.code == "sealed"
 
 
 def test_the_abort_of_a_save_that_never_began_disturbs_no_other(store: Store) -> None:
     put(store, IDS, "a")
 
-    assert store.write(puts.abort_rank, NEWER) == []
+    assert store.write(parts.abort_rank, NEWER) == []
 
-    assert saves(store) == {"save-1": SaveState.OPEN}
+    assert states(store) == {"save-1": SaveState.OPEN}
 
 
 # --- deletes ------------------------------------------------------------------------------------
@@ -225,18 +224,18 @@ def test_the_abort_of_a_save_that_never_began_disturbs_no_other(store: Store) ->
 def test_one_shard_of_an_unsealed_part_can_be_deleted(store: Store) -> None:
     shard = put(store, IDS, "a").shard
 
-    assert store.write(deletes.delete_shard, "run", 1, "a") == shard
+    assert store.write(parts.delete_shard, "run", 1, "a") == shard
     assert visible(store, "a") is None
     with pytest.raises(NotFoundError):
-        store.write(deletes.delete_shard, "run", 1, "a")
+        store.write(parts.delete_shard, "run", 1, "a")
 
 
 def test_a_shard_of_a_sealed_part_cannot_be_deleted_alone(store: Store) -> None:
     put(store, IDS, "a")
-    store.write(puts.seal, store.policy, IDS, 2, NOW)
+    store.write(parts.seal, store.policy, IDS, 2, NOW)
 
     with pytest.raises(CachetierError) as refusal:
-        store.write(deletes.delete_shard, "run", 1, "a")
+        store.write(parts.delete_shard, "run", 1, "a")
     assert refusal.value.code == "sealed"
 
 
@@ -245,7 +244,7 @@ def test_a_shard_of_a_step_published_elsewhere_cannot_be_deleted_alone(store: St
     adopt(store)
 
     with pytest.raises(CachetierError) as refusal:
-        store.write(deletes.delete_shard, "run", 1, "a")
+        store.write(parts.delete_shard, "run", 1, "a")
     assert refusal.value.code == "sealed"
     assert visible(store, "a") is not None
 
@@ -254,12 +253,12 @@ def test_a_deleted_step_is_gone_for_good(store: Store) -> None:
     first = put(store, IDS, "a").shard
     second = put(store, NEWER, "a").shard
 
-    assert store.write(deletes.delete_step, "run", 1) == [first, second]
+    assert store.write(saves.delete_step, "run", 1) == [first, second]
 
     assert visible(store, "a") is None
     assert refusal_of(store, IDS, "a") == "aborted"
     assert refusal_of(store, NEWER, "a") == "aborted"
-    assert store.write(deletes.delete_step, "run", 1) == []
+    assert store.write(saves.delete_step, "run", 1) == []
     assert put(store, SaveIds("run", 1, "save-3", 0, 2), "a").shard.save_id == "save-3"
 
 
@@ -267,8 +266,8 @@ def test_only_saves_that_were_replaced_are_collected(store: Store) -> None:
     old = put(store, IDS, "a", b"old").shard
     put(store, NEWER, "a", b"new")
 
-    assert store.write(deletes.delete_superfluous_shards, number_of(store, "save-2")) == []
-    assert store.write(deletes.delete_superfluous_shards, number_of(store, "save-1")) == [old]
+    assert store.write(saves.delete_superfluous_shards, number_of(store, "save-2")) == []
+    assert store.write(saves.delete_superfluous_shards, number_of(store, "save-1")) == [old]
 
 
 # --- states -------------------------------------------------------------------------------------
@@ -276,14 +275,14 @@ def test_only_saves_that_were_replaced_are_collected(store: Store) -> None:
 
 def test_an_evicted_shard_lets_go_of_its_bytes_and_takes_a_file_when_restored(store: Store) -> None:
     shard = put(store, IDS, "a").shard
-    store.write(drain_writes.record_verified, shard.version, "r", ["r"], NOW)
+    store.write(copies.record_verified, shard.version, "r", ["r"], NOW)
 
-    before = store.write(local_copies.evict, shard.version)
+    before = store.write(shards.evict, shard.version)
     assert (before.state, before.inline) == (ShardState.CLEAN, True)
-    assert store.read(lambda sql: queries.body_of(sql, shard.version)) is None
+    assert store.read(lambda sql: shards.body_of(sql, shard.version)) is None
 
-    assert store.write(local_copies.attach, shard.version, "f" * 32).state is ShardState.EVICTED
-    restored = store.read(lambda sql: queries.shard_by_version(sql, shard.version))
+    assert store.write(shards.attach, shard.version, "f" * 32).state is ShardState.EVICTED
+    restored = store.read(lambda sql: shards.shard_by_version(sql, shard.version))
     assert restored is not None
     assert (restored.state, restored.file_id, restored.inline) == (
         ShardState.CLEAN,
@@ -296,7 +295,7 @@ def test_a_dirty_shard_is_never_evicted(store: Store) -> None:
     shard = put(store, IDS, "a").shard
 
     with pytest.raises(ForbiddenTransitionError):
-        store.write(local_copies.evict, shard.version)
+        store.write(shards.evict, shard.version)
     assert visible(store, "a") == shard
 
 
@@ -305,27 +304,27 @@ def test_a_shard_that_was_replaced_cannot_be_moved(store: Store) -> None:
     put(store, IDS, "a", b"second")
 
     with pytest.raises(NotFoundError):
-        store.write(local_copies.record_damage, first.version, None, NOW)
+        store.write(shards.record_damage, first.version, None, NOW)
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_damage_is_reported_once_and_only_where_bytes_are_lost(store: Store, clean: bool) -> None:
     shard = put(store, IDS, "a").shard
     if clean:
-        store.write(drain_writes.record_verified, shard.version, "r", ["r"], NOW)
+        store.write(copies.record_verified, shard.version, "r", ["r"], NOW)
     incident = IncidentRecord("integrity", "damaged", "", "run", 1, "a")
 
     for _ in range(2):
-        store.write(local_copies.record_damage, shard.version, incident, NOW)
+        store.write(shards.record_damage, shard.version, incident, NOW)
 
-    found = store.read(lambda sql: queries.incidents_after(sql, 0))
+    found = store.read(lambda sql: notes.incidents_after(sql, 0))
     assert len(found) == (0 if clean else 1)
 
 
 def test_versions_are_never_used_again(store: Store) -> None:
     versions = [put(store, IDS, "a", b"1").shard.version]
-    store.write(deletes.delete_step, "run", 1)
-    versions.append(store.write(puts.reserve_version))
+    store.write(saves.delete_step, "run", 1)
+    versions.append(store.write(parts.reserve_version))
     versions.append(put(store, SaveIds("run", 2, "s"), "a").shard.version)
 
     assert versions == sorted(set(versions))
@@ -335,12 +334,14 @@ def test_versions_are_never_used_again(store: Store) -> None:
 
 
 def test_a_shard_sent_straight_to_the_remote_is_known_and_not_here(store: Store) -> None:
-    shard = store.write(puts.commit_remote, store.policy, IDS, "a", content(b"far"), "r", NOW).shard
+    shard = store.write(
+        parts.commit_remote, store.policy, IDS, "a", content(b"far"), "r", NOW
+    ).shard
 
     assert shard.state is ShardState.EVICTED
-    assert store.read(lambda sql: queries.verified_remotes(sql, shard.version)) == {"r"}
+    assert store.read(lambda sql: shards.verified_remotes(sql, shard.version)) == {"r"}
     assert store.write(
-        puts.commit_remote, store.policy, IDS, "a", content(b"far"), "r", NOW
+        parts.commit_remote, store.policy, IDS, "a", content(b"far"), "r", NOW
     ).repeated
 
 
@@ -348,7 +349,7 @@ def test_a_shard_sent_straight_to_the_remote_replaces_none(store: Store) -> None
     put(store, IDS, "a", b"here")
 
     with pytest.raises(CachetierError) as refusal:
-        store.write(puts.commit_remote, store.policy, IDS, "a", content(b"far"), "r", NOW)
+        store.write(parts.commit_remote, store.policy, IDS, "a", content(b"far"), "r", NOW)
     assert refusal.value.code == "backpressure"
 
 
@@ -357,7 +358,7 @@ def adopt(store: Store, save_id: str = "theirs") -> None:
     far = content(b"far")
     copy = RemoteCopy("r", Stored.raw(far))
     store.write(
-        adoptions.adopt,
+        manifests.adopt,
         store.policy,
         published,
         [NewShard("a", 0, far, state=ShardState.EVICTED, copies=(copy,))],
@@ -372,31 +373,31 @@ def test_a_step_published_elsewhere_is_adopted_as_evicted(store: Store) -> None:
     shard = visible(store, "a")
     assert shard is not None
     assert (shard.state, shard.save_id) == (ShardState.EVICTED, "theirs")
-    assert saves(store) == {"theirs": SaveState.PUBLISHED}
+    assert states(store) == {"theirs": SaveState.PUBLISHED}
 
 
 def test_a_step_deleted_here_is_not_adopted_from_a_bucket_that_does_not_know_yet(
     store: Store,
 ) -> None:
     adopt(store)
-    store.write(deletes.delete_step, "run", 1)
+    store.write(saves.delete_step, "run", 1)
 
     adopt(store)
 
     assert visible(store, "a") is None
-    assert saves(store) == {"theirs": SaveState.DELETED}
+    assert states(store) == {"theirs": SaveState.DELETED}
     number = number_of(store, "theirs")
-    assert store.read(lambda sql: queries.shards_of(sql, number)) == []
+    assert store.read(lambda sql: shards.shards_of(sql, number)) == []
 
 
 def test_nothing_is_taken_back_from_a_rank_that_sealed_here(store: Store) -> None:
     put(store, IDS, "x")
-    store.write(puts.seal, store.policy, IDS, 1, NOW)
+    store.write(parts.seal, store.policy, IDS, 1, NOW)
 
-    assert store.write(puts.take_back, IDS, ["x"]) == []
+    assert store.write(parts.take_back, IDS, ["x"]) == []
 
-    assert store.read(queries.visible_shard, "run", 1, "x") is not None
+    assert store.read(saves.visible_shard, "run", 1, "x") is not None
 
 
 def test_nothing_is_taken_back_from_a_save_that_is_not_known_here(store: Store) -> None:
-    assert store.write(puts.take_back, IDS, ["x"]) == []
+    assert store.write(parts.take_back, IDS, ["x"]) == []

@@ -1,7 +1,7 @@
 """What ranks change: puts, seals and aborts, and whether they are admitted.
 
-Each function runs inside a transaction (``Store.write``). Decisions are taken inside it, by the
-pure rules of ``model``.
+Each function that writes runs inside a transaction (``Store.write``). Decisions are taken inside
+it, by the pure rules of ``model``.
 
 A part that *follows* is sealed as soon as rank 0 of its save is: here that is settled in the very
 transaction that seals rank 0, elsewhere when the drain finds rank 0's part in the bucket. Until
@@ -17,9 +17,9 @@ import apsw
 from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.errors import BackpressureError, InvalidRequestError, SealedError
-from cachetier.local.catalog import queries, statements
-from cachetier.local.catalog.records import NewShard, RemoteCopy
+from cachetier.errors import BackpressureError, InvalidRequestError, NotFoundError, SealedError
+from cachetier.local.catalog import saves, shards
+from cachetier.local.catalog.rows import NewShard, RemoteCopy
 from cachetier.model.checkpoint import (
     OPEN_STATES,
     PartState,
@@ -48,6 +48,32 @@ class Committed:
     repeated: bool = False
 
 
+_GROWING = "(parts.state = 'open' OR (parts.state = 'sealed' AND parts.follows))"
+
+
+def delete_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard:
+    """Remove one shard of an unsealed part.
+
+    Raises:
+        NotFoundError: There is none.
+        SealedError: Its rank sealed.
+    """
+    shard = saves.visible_shard(sql, run, step, name)
+    if shard is None:
+        raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
+    save = saves.require_save(sql, shard.save)
+    if is_final(sql, save.number, shard.rank) or save.state not in OPEN_STATES:
+        raise SealedError(
+            f"shard {name} belongs to a sealed part",
+            hint="Delete the whole step instead.",
+            run=run,
+            step=step,
+            name=name,
+        )
+    shards.delete_shard(sql, shard.version)
+    return shard
+
+
 def commit_shard(
     sql: apsw.Connection, policy: Policy, ids: SaveIds, new: NewShard, now: float
 ) -> Committed:
@@ -58,13 +84,13 @@ def commit_shard(
         bytes. SaveSupersededError, StepPublishedError, AbortedError: See ``model.checkpoint``.
     """
     save = admit(sql, policy, ids, now)
-    existing = queries.shard_named(sql, save.number, new.name)
+    existing = shards.shard_named(sql, save.number, new.name)
     if existing is not None and _repeats(existing, new.content):
         return Committed(existing, repeated=True)
     _check_replaceable(sql, save, ids, new.name, existing)
     if existing is not None:
-        statements.delete_shard(sql, existing.version)
-    shard = statements.insert_shard(sql, save, new, now)
+        shards.delete_shard(sql, existing.version)
+    shard = shards.insert_shard(sql, save, new, now)
     return Committed(shard, (existing,) if existing is not None else ())
 
 
@@ -89,7 +115,7 @@ def commit_remote(
         SealedError, SaveSupersededError, StepPublishedError, AbortedError: As ``commit_shard``.
     """
     save = admit(sql, policy, ids, now)
-    existing = queries.shard_named(sql, save.number, name)
+    existing = shards.shard_named(sql, save.number, name)
     if existing is not None and _repeats(existing, content):
         return Committed(existing, repeated=True)
     _check_replaceable(sql, save, ids, name, existing)
@@ -100,9 +126,9 @@ def commit_remote(
     copy = RemoteCopy(remote, Stored.raw(content))
     new = NewShard(name, ids.rank, content, state=ShardState.EVICTED, copies=(copy,))
     if existing is not None:
-        statements.delete_shard(sql, existing.version)
-    shard = statements.insert_shard(sql, save, new, now)
-    statements.want(sql, save.number)  # begun remotely, so the rest of it follows
+        shards.delete_shard(sql, existing.version)
+    shard = shards.insert_shard(sql, save, new, now)
+    saves.want(sql, save.number)  # begun remotely, so the rest of it follows
     return Committed(shard, (existing,) if existing is not None else ())
 
 
@@ -140,9 +166,9 @@ def seal(
     )
     if ids.rank == LEADER:
         release_followers(sql, number)
-    parts = queries.parts_of(sql, number)
+    parts = saves.parts_of(sql, number)
     if sealed_here(parts):
-        statements.replace_local_only(sql, number)
+        saves.replace_local_only(sql, number)
     return [part.rank for part in parts if part.state is PartState.SEALED]
 
 
@@ -152,7 +178,7 @@ def abort_rank(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
     Raises:
         SealedError: The rank sealed already.
     """
-    save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
+    save = saves.save_named(sql, ids.run, ids.step, ids.save_id)
     if save is None:
         return []  # it never put anything here
     if is_final(sql, save.number, ids.rank):
@@ -161,21 +187,21 @@ def abort_rank(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
             hint="Delete the step instead.",
             **ids.context,
         )
-    shards = [s for s in queries.shards_of(sql, save.number) if s.rank == ids.rank]
+    found = [s for s in shards.shards_of(sql, save.number) if s.rank == ids.rank]
     sql.execute("DELETE FROM shards WHERE save = ? AND rank = ?", (save.number, ids.rank))
     _reopen(sql, save.number, ids.rank, PartState.ABORTED)
-    return shards
+    return found
 
 
 def take_back(sql: apsw.Connection, ids: SaveIds, names: Sequence[str]) -> list[Shard]:
     """Remove shards of a rank's unsealed part; return those there were."""
-    save = queries.save_named(sql, ids.run, ids.step, ids.save_id)
+    save = saves.save_named(sql, ids.run, ids.step, ids.save_id)
     if save is None or is_final(sql, save.number, ids.rank):
         return []
-    shards = [queries.shard_named(sql, save.number, name) for name in names]
-    found = [shard for shard in shards if shard is not None and shard.rank == ids.rank]
+    listed = [shards.shard_named(sql, save.number, name) for name in names]
+    found = [shard for shard in listed if shard is not None and shard.rank == ids.rank]
     for shard in found:
-        statements.delete_shard(sql, shard.version)
+        shards.delete_shard(sql, shard.version)
     return found
 
 
@@ -220,14 +246,14 @@ def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Sav
     Raises:
         SaveSupersededError, StepPublishedError, AbortedError: See ``model.checkpoint``.
     """
-    saves = queries.saves_of(sql, ids.run, ids.step)
-    save = admitted_save(saves, ids)
+    found = saves.saves_of(sql, ids.run, ids.step)
+    save = admitted_save(found, ids)
     if save is not None:
         return save
-    kept = queries.sealed_of(sql, saves)
-    for older in saves:
+    kept = saves.sealed_of(sql, found)
+    for older in found:
         if older.state in (*OPEN_STATES, SaveState.REPLICATED) and older.number not in kept:
-            statements.set_save_state(sql, older.number, SaveState.SUPERSEDED)
+            saves.set_save_state(sql, older.number, SaveState.SUPERSEDED)
     local_only = policy.keeps_local(ids.step)
     begun = Save(
         number=0,
@@ -240,7 +266,7 @@ def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Sav
         started_at=now,
         local_only_at=now if local_only else None,
     )
-    return statements.insert_save(sql, begun)
+    return saves.insert_save(sql, begun)
 
 
 def _repeats(existing: Shard, content: Content) -> bool:
@@ -268,3 +294,27 @@ def _check_replaceable(
     if save.state not in OPEN_STATES:
         raise SealedError(f"step {ids.step} is {save.state} already", **ids.context, name=name)
     _reopen(sql, save.number, ids.rank, PartState.OPEN)
+
+
+def unsealed_parts(sql: apsw.Connection) -> list[tuple[Save, int]]:
+    """Return (save, rank) of each part that may still grow here, by arrival."""
+    return _parts_where(sql, _GROWING)
+
+
+def sealed_parts(sql: apsw.Connection) -> list[tuple[Save, int]]:
+    """Return (save, rank) of each sealed part of a save that is not published, by arrival."""
+    return _parts_where(sql, "parts.state = 'sealed' AND NOT parts.follows")
+
+
+def _parts_where(sql: apsw.Connection, which: str) -> list[tuple[Save, int]]:
+    query = (
+        "SELECT parts.save, parts.rank FROM parts JOIN saves ON saves.number = parts.save "
+        f"WHERE saves.state IN ('open', 'local_only') AND {which} ORDER BY parts.save, parts.rank"
+    )
+    found = []
+    ranks: list[tuple[int, int]] = list(sql.execute(query))
+    for number, rank in ranks:
+        save = saves.save_by_number(sql, number)
+        if save is not None:
+            found.append((save, rank))
+    return found

@@ -1,4 +1,4 @@
-"""Take what was seen at a remote into the catalog.
+"""Write what was read at a remote into the catalog.
 
 A manifest that was read some time ago may be older than what the catalog has learned since. So
 ``learn`` changes nothing if the saves of the step are not as they were when the reading began.
@@ -14,8 +14,8 @@ from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.io.digests import to_hex
 
 from cachetier.errors import SaveSupersededError
-from cachetier.local.catalog import deletes, pins, queries, statements
-from cachetier.local.catalog.records import IncidentRecord, NewShard, RemoteSave
+from cachetier.local.catalog import notes, saves, shards
+from cachetier.local.catalog.rows import IncidentRecord, NewShard, RemoteSave
 from cachetier.model.checkpoint import CONFIRMED_STATES, OPEN_STATES, Save, SaveState, learned_state
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
@@ -37,8 +37,8 @@ class Learned:
 
 def settled(sql: apsw.Connection, run: str, step: int) -> list[Settled]:
     """Return the saves of a step that are not open any more, with their states."""
-    saves = queries.saves_of(sql, run, step)
-    return [(save.number, save.state) for save in saves if save.state not in OPEN_STATES]
+    found = saves.saves_of(sql, run, step)
+    return [(save.number, save.state) for save in found if save.state not in OPEN_STATES]
 
 
 def changes(sql: apsw.Connection, seen: Manifest) -> list[Save]:
@@ -47,15 +47,15 @@ def changes(sql: apsw.Connection, seen: Manifest) -> list[Save]:
     A published save that is not known yet has number 0; it is of interest only if others are here.
     A pin stands against the deletion of its step.
     """
-    saves = queries.saves_of(sql, seen.run, seen.step)
+    known = saves.saves_of(sql, seen.run, seen.step)
     found = []
-    for save in saves:
+    for save in known:
         state = learned_state(save, seen)
-        pinned = state is SaveState.DELETED and pins.is_pinned(sql, seen.run, seen.step)
+        pinned = state is SaveState.DELETED and notes.is_pinned(sql, seen.run, seen.step)
         if state is not save.state and not pinned:
             found.append(replace(save, state=state))
-    others = [save for save in saves if save.state is not SaveState.DELETED]
-    unknown = all(save.save_id != seen.save_id for save in saves)
+    others = [save for save in known if save.state is not SaveState.DELETED]
+    unknown = all(save.save_id != seen.save_id for save in known)
     if others and unknown and seen.state is ManifestState.PUBLISHED:
         found.append(save_of(seen))
     return found
@@ -73,21 +73,21 @@ def learn(
     published, ended, removed = list[Save](), list[Save](), list[Shard]()
     for save in changes(sql, seen):
         if save.state is SaveState.PUBLISHED:
-            number = save.number or statements.insert_save(sql, save).number
-            at, came_here = seen.published_at or now, bool(queries.parts_of(sql, number))
-            statements.publish(sql, number, at, seen.location, came_here=came_here)
-            statements.skip_older(sql, policy, number, now)
+            number = save.number or saves.insert_save(sql, save).number
+            at, came_here = seen.published_at or now, bool(saves.parts_of(sql, number))
+            saves.publish(sql, number, at, seen.location, came_here=came_here)
+            saves.skip_older(sql, policy, number, now)
             published += [save] if came_here else []
             removed += _given_up(sql, number, seen)
             continue
         if save.state is SaveState.DELETED:
-            removed += deletes.delete_save(sql, save.number)
+            removed += saves.delete_save(sql, save.number)
         else:
             if save.save_id not in seen.replaces:
-                statements.insert_incident(sql, _replaced(save), now)
-            statements.set_save_state(sql, save.number, save.state)
-            if not pins.is_pinned(sql, seen.run, seen.step):
-                removed += deletes.delete_superfluous_shards(sql, save.number)
+                notes.insert_incident(sql, _replaced(save), now)
+            saves.set_save_state(sql, save.number, save.state)
+            if not notes.is_pinned(sql, seen.run, seen.step):
+                removed += saves.delete_superfluous_shards(sql, save.number)
         ended.append(save)
     return Learned(tuple(published), tuple(ended), tuple(removed))
 
@@ -97,15 +97,15 @@ def _given_up(sql: apsw.Connection, number: int, seen: Manifest) -> list[Shard]:
 
     Of a part that is sealed here the manifest has what was sealed.
     """
-    sealed = {part.rank for part in queries.parts_of(sql, number) if part.final}
+    sealed = {part.rank for part in saves.parts_of(sql, number) if part.final}
     named = {(shard.name, shard.digest) for shard in seen.shards}
     found = [
         shard
-        for shard in queries.shards_of(sql, number)
+        for shard in shards.shards_of(sql, number)
         if shard.rank not in sealed and (shard.name, to_hex(shard.content.digest)) not in named
     ]
     for shard in found:
-        statements.delete_shard(sql, shard.version)
+        shards.delete_shard(sql, shard.version)
     return found
 
 
@@ -153,34 +153,34 @@ def adopt(
             "VALUES (?, ?, 'published', ?, ?, 0)",
             (number, replica.remote, replica.location, replica.published_at),
         )
-    adopted = statements.require_save(sql, number)
+    adopted = saves.require_save(sql, number)
     for shard in shards:
         _adopt_shard(sql, adopted, shard, now)
 
 
 def _adopted_save(sql: apsw.Connection, policy: Policy, save: Save, now: float) -> int | None:
     """Return the number of a save seen at a remote; None if what is known here stands against."""
-    known = queries.save_named(sql, save.run, save.step, save.save_id)
+    known = saves.save_named(sql, save.run, save.step, save.save_id)
     published = save.state is SaveState.PUBLISHED
     if known is None:
-        number = statements.insert_save(sql, save).number
+        number = saves.insert_save(sql, save).number
     elif known.state in CONFIRMED_STATES or (known.state in OPEN_STATES and published):
         number = known.number
     else:
         return None  # deleted here, and soon remotely too; or open, and none of its business
     if published and (known is None or known.state is not SaveState.PUBLISHED):
         at = save.published_at or now
-        statements.publish(sql, number, at, save.location, came_here=known is not None)
-        statements.skip_older(sql, policy, number, now)
+        saves.publish(sql, number, at, save.location, came_here=known is not None)
+        saves.skip_older(sql, policy, number, now)
     return number
 
 
 def _adopt_shard(sql: apsw.Connection, save: Save, shard: NewShard, now: float) -> None:
-    existing = queries.shard_named(sql, save.number, shard.name)
+    existing = shards.shard_named(sql, save.number, shard.name)
     if existing is None:
-        statements.insert_shard(sql, save, shard, now)
+        shards.insert_shard(sql, save, shard, now)
         return
-    verified = queries.verified_remotes(sql, existing.version)
+    verified = shards.verified_remotes(sql, existing.version)
     for copy in shard.copies:
         if existing.content == shard.content and copy.remote not in verified:
-            statements.insert_stored(sql, existing.version, copy.remote, copy.stored, now)
+            shards.insert_stored(sql, existing.version, copy.remote, copy.stored, now)

@@ -9,7 +9,7 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.serve.remote_state import DurableRemoteState, ReplicaRemoteState
 from cachetier.errors import FencedError
-from cachetier.local.catalog import queries, replica_queries, replica_writes
+from cachetier.local.catalog import copies, saves, shards
 from cachetier.model.checkpoint import Save, SaveState
 from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
 from cachetier.model.replication import ReplicaState
@@ -31,7 +31,7 @@ class Two:
         self.near = ReplicaRemoteState(self.store, "near", REMOTE)
 
     def configure(self, *, required: bool) -> None:
-        self.store.write(replica_writes.configure, {"near": required})
+        self.store.write(copies.configure_replicas, {"near": required})
 
     def save(self, name: str = "a", ids: SaveIds = IDS) -> Shard:
         self.node.put(ids, name, name.encode())
@@ -48,12 +48,12 @@ class Two:
         return self.known(ids).number
 
     def known(self, ids: SaveIds = IDS) -> Save:
-        saves = self.store.read(lambda sql: queries.saves_of(sql, ids.run, ids.step))
-        return next(save for save in saves if save.save_id == ids.save_id)
+        found = self.store.read(lambda sql: saves.saves_of(sql, ids.run, ids.step))
+        return next(save for save in found if save.save_id == ids.save_id)
 
     def there(self) -> ReplicaState | None:
         number = self.number()
-        found = self.store.read(lambda sql: replica_queries.replication_of(sql, number, "near"))
+        found = self.store.read(lambda sql: copies.replication_of(sql, number, "near"))
         return found.state if found is not None else None
 
     def publish(self) -> None:
@@ -165,7 +165,7 @@ def test_a_step_whose_bytes_left_before_the_replica_had_them_is_given_up_once(
     assert optional.near.give_up(due.number, 4.0)
     assert not optional.near.give_up(due.number, 4.0)
     assert optional.near.unfinished() == []
-    lag = optional.store.read(lambda sql: replica_queries.lag_of(sql, "near"))
+    lag = optional.store.read(lambda sql: copies.lag_of(sql, "near"))
     assert (lag.steps, lag.given_up) == (0, 1)
 
 
@@ -202,8 +202,8 @@ def test_neither_what_is_damaged_nor_what_a_replica_lacks_is_found_by_a_walk(
             return True
 
         sql.exec_trace = note
-        queries.quarantined_shards(sql)
-        replica_queries.shards_wanted_at(sql, number, "near", 1)
+        shards.quarantined_shards(sql)
+        copies.shards_wanted_at(sql, number, "near", 1)
         sql.exec_trace = None
         explained = [sql.execute(f"EXPLAIN QUERY PLAN {q}", values) for q, values in asked]
         return [str(row[3]) for plan in explained for row in plan]
@@ -263,13 +263,13 @@ def test_shards_that_waited_for_a_replica_are_clean_when_the_settings_drop_it(
 ) -> None:
     shard = required.save()
     required.verified(required.durable, shard)
-    required.store.write(replica_writes.configure, {})
+    required.store.write(copies.configure_replicas, {})
     assert required.state(shard) is ShardState.CLEAN
 
 
 def test_a_new_replica_gets_what_is_whole_here_and_nothing_else(node: Node) -> None:
     two = Two(node, required=False)
-    two.store.write(replica_writes.configure, {})
+    two.store.write(copies.configure_replicas, {})
     whole, gone = two.save("a"), two.save("b", SaveIds("run", 2, "save", 0, 1))
     for shard in (whole, gone):
         two.verified(two.durable, shard)
@@ -300,9 +300,9 @@ def test_a_published_step_is_pending_while_a_required_replica_lacks_it(required:
     shard = required.save()
     required.verified(required.durable, shard)
     required.publish()
-    assert [each.save.step for each in required.store.read(queries.backlog)] == [1]
+    assert [each.save.step for each in required.store.read(saves.backlog)] == [1]
     required.verified(required.near, shard)
-    assert required.store.read(queries.backlog) == []
+    assert required.store.read(saves.backlog) == []
 
 
 def test_settings_that_did_not_change_cost_no_write(node: Node) -> None:
@@ -316,20 +316,20 @@ def test_settings_that_did_not_change_cost_no_write(node: Node) -> None:
 
 def test_a_location_at_a_replica_is_that_of_one_save_there(node: Node) -> None:
     two = Two(node, required=False)
-    two.store.write(replica_writes.configure, {"near": False, "other": False})
+    two.store.write(copies.configure_replicas, {"near": False, "other": False})
     both = IDS, SaveIds("run", 2, "save", 0, 1)
     for ids in both:
         two.save(f"of-{ids.step}", ids)
 
-    two.store.write(replica_writes.record_location, two.number(), "near", "1")
+    two.store.write(copies.record_location_at, two.number(), "near", "1")
 
     found = {
         (ids.step, each.remote): each.location
         for ids in both
-        for each in two.store.read(replica_queries.replications_of, two.number(ids))
+        for each in two.store.read(copies.replications_of, two.number(ids))
     }
     nowhere = {(1, "other"): None, (2, "near"): None, (2, "other"): None}
     assert found == {(1, "near"): "1", **nowhere}
-    two.store.write(replica_writes.record_location, two.number(), "near", "1~save")
-    (there, _) = two.store.read(replica_queries.replications_of, two.number())
+    two.store.write(copies.record_location_at, two.number(), "near", "1~save")
+    (there, _) = two.store.read(copies.replications_of, two.number())
     assert there.location == "1", "it never changes"

@@ -7,8 +7,8 @@ from typing import Any
 import apsw
 import pytest
 
-from cachetier.local.catalog import exposure_queries
-from cachetier.local.catalog.node_totals import node_totals
+from cachetier.local.catalog import figures
+from cachetier.local.catalog.figures import node_totals
 from cachetier.model.policy import Policy
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import save_step
@@ -88,12 +88,12 @@ def test_a_thousand_runs_are_found_without_a_walk_over_their_saves(node: Node) -
 
     node.store._committer.run(insert)
 
-    runs = node.store.look(exposure_queries.every_run)
-    durable = node.store.look(lambda sql: exposure_queries.durable_step(sql, "run-7"))
+    runs = node.store.look(figures.every_run)
+    durable = node.store.look(lambda sql: figures.durable_step(sql, "run-7"))
     assert len(runs) == RUNS
     seventh = next(run for run in runs if run.name == "run-7")
     assert seventh.newest_at == 4007.0
-    assert durable == exposure_queries.DurableStep(4008, 4007, 4007.0)
+    assert durable == figures.DurableStep(4008, 4007, 4007.0)
 
 
 def test_a_look_takes_one_transaction_and_leaves_none_open(node: Node) -> None:

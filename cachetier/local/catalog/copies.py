@@ -1,0 +1,686 @@
+"""What remotes hold: verified and lost shards, packs, parts, and how far saves are at replicas.
+
+Only ``serve`` writes it; the drain process reports over its channel and waits for the answer, so
+what it was told is recorded is synced. Each function that writes runs inside a transaction
+(``Store.write``). Those that name a shard's version raise NotFoundError when it was replaced or
+deleted meanwhile: the drain then drops that work.
+
+Nothing that happens at a replica changes what a save is at the durable remote; only shards that
+waited for a required replica become clean when it has them, or is found never to get them.
+
+A shard whose object is missing at the durable remote is dirty again. The encoding that the remote
+had stays known (a row of ``drains`` that is not verified any more), as documents in the bucket may
+name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import apsw
+from cachetier_client.bucket_format.stored import InPack, Stored
+from cachetier_client.io import digests
+
+from cachetier.local.catalog import notes, rows, saves, shards, uploads
+from cachetier.local.catalog.rows import IncidentRecord
+from cachetier.local.catalog.shards import ALL, ShardFilter
+from cachetier.model import lifecycle
+from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
+from cachetier.model.composing import Twins
+from cachetier.model.lifecycle import ShardEvent, ShardState, after
+from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
+from cachetier.model.policy import Policy
+from cachetier.model.replication import ReplicaState, shown_state
+from cachetier.model.shard import Shard
+
+_HAS_BYTES = "(shards.file_id IS NOT NULL OR shards.inline)"
+_NOT_THERE = (
+    "NOT EXISTS (SELECT 1 FROM drains WHERE version = shards.version AND drains.remote = ? "
+    "AND verified_at IS NOT NULL)"
+)
+_NOT_THERE_1 = _NOT_THERE.replace("?", "?1")
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """What a save has reached at one replica."""
+
+    remote: str
+    state: ReplicaState
+    location: str | None
+    published_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """What a remote is still owed; ``given_up`` counts the steps that it will never get whole."""
+
+    steps: int = 0
+    shards: int = 0
+    size_bytes: int = 0
+    given_up: int = 0
+
+
+_VERIFIED_THERE = (
+    f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save "
+    "JOIN drains ON drains.version = shards.version AND drains.remote = ? "
+    "AND drains.verified_at IS NOT NULL AND drains.pack IS NULL"
+)
+_IN_PACKS = (ShardState.DIRTY, ShardState.CLEAN, ShardState.EVICTED)
+LIVE = (*OPEN_STATES, SaveState.PUBLISHED, SaveState.REPLICATED)
+_LOST = "drains.stored_bytes IS NOT NULL AND drains.verified_at IS NULL"
+
+
+def verified_names(sql: apsw.Connection, number: int, remote: str) -> list[str]:
+    """Return the names of a save's shards here that ``remote`` holds as objects of their own."""
+    query = (
+        "SELECT name FROM shards JOIN drains USING (version) WHERE save = ? AND remote = ? "
+        "AND verified_at IS NOT NULL AND pack IS NULL"
+    )
+    return [str(name) for (name,) in sql.execute(query, (number, remote))]
+
+
+def remember(sql: apsw.Connection, version: int, remote: str, stored: Stored, now: float) -> None:
+    """Write again how ``remote``, which was just asked, stores a shard.
+
+    A dirty one that waited for nothing else is clean.
+    """
+    shard = shards.require(sql, version)
+    shards.insert_stored(sql, version, remote, stored, now)
+    everywhere = shards.is_everywhere(sql, version)
+    if shard.state is ShardState.DIRTY and everywhere:
+        shards.set_shard_state(sql, version, after(shard.state, ShardEvent.VERIFIED_REMOTELY))
+
+
+def reopen(sql: apsw.Connection, number: int) -> bool:
+    """Let the drain publish a save once more; return False if this node has no part of it."""
+    if not saves.parts_of(sql, number):
+        return False
+    sql.execute(
+        "UPDATE saves SET state = 'open' WHERE number = ? AND state = 'published'",
+        (number,),
+    )
+    return True
+
+
+def reopen_at(sql: apsw.Connection, number: int, remote: str) -> bool:
+    """Let the drain of a replica publish a save there once more, likewise."""
+    if not saves.parts_of(sql, number):
+        return False
+    sql.execute(
+        "UPDATE replications SET state = 'open', due = 1 WHERE save = ? AND remote = ?",
+        (number, remote),
+    )
+    return True
+
+
+def location_at(sql: apsw.Connection, shard: Shard, remote: str, *, durable: bool) -> str | None:
+    """Return where a remote has the objects of a shard's save, or None."""
+    if durable:
+        save = saves.save_by_number(sql, shard.save)
+        return save.location if save is not None else None
+    found = replication_of(sql, shard.save, remote)
+    return found.location if found is not None else None
+
+
+def replication_of(sql: apsw.Connection, number: int, remote: str) -> Replication | None:
+    return next((each for each in replications_of(sql, number) if each.remote == remote), None)
+
+
+def replications_of(sql: apsw.Connection, number: int) -> list[Replication]:
+    """Return what a save has reached at each replica of the settings."""
+    query = (
+        "SELECT remote, state, location, published_at FROM replications "
+        "JOIN replicas ON name = remote WHERE save = ? ORDER BY remote"
+    )
+    return [
+        Replication(remote, ReplicaState(state), location or None, published_at)
+        for remote, state, location, published_at in sql.execute(query, (number,))
+    ]
+
+
+def due_saves(sql: apsw.Connection, remote: str) -> list[Save]:
+    """Return the saves with work left at a replica, as its drain sees them, by arrival.
+
+    Their state and their location are those of the replica.
+    """
+    columns = ", ".join(f"saves.{column}" for column in rows.SAVE_COLUMNS.split(", "))
+    query = (
+        f"SELECT replications.state, replications.location, {columns} FROM replications "
+        "JOIN saves ON saves.number = replications.save "
+        "WHERE replications.remote = ? AND replications.due ORDER BY saves.number"
+    )
+    return [
+        _seen_there(rows.save_of(row), ReplicaState(state), location)
+        for state, location, *row in sql.execute(query, (remote,))
+    ]
+
+
+def save_at(sql: apsw.Connection, number: int, remote: str) -> Save | None:
+    """Return a save as the drain of a replica sees it."""
+    save = saves.save_by_number(sql, number)
+    found = replication_of(sql, number, remote)
+    if save is None or found is None:
+        return None
+    return _seen_there(save, found.state, found.location)
+
+
+def _seen_there(save: Save, there: ReplicaState, location: str | None) -> Save:
+    """Return a save as a replica's drain sees it; what is durable replaces any other there."""
+    overwrite = save.overwrite or save.state is SaveState.PUBLISHED
+    state = shown_state(save.state, there)
+    return replace(save, state=state, location=location, overwrite=overwrite)
+
+
+def parts_at(sql: apsw.Connection, number: int, remote: str) -> list[RankPart]:
+    """Return the parts of a save; ``uploaded`` tells of the replica."""
+    query = "SELECT rank FROM replicated_parts WHERE save = ? AND remote = ?"
+    there = {row[0] for row in sql.execute(query, (number, remote))}
+    parts = saves.parts_of(sql, number)
+    return [replace(part, uploaded=part.rank in there) for part in parts]
+
+
+def shards_wanted_at(
+    sql: apsw.Connection, number: int, remote: str, limit: int = -1, shard_filter: ShardFilter = ALL
+) -> list[Shard]:
+    """Return shards of a save with bytes here that ``remote`` does not have, oldest first.
+
+    Each state has an index of its own that is in this order, so that no more is read than asked.
+    """
+    of_state = " UNION ALL ".join(
+        f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save "
+        f"WHERE shards.save = ? AND shards.state = '{state}' AND {_HAS_BYTES} "
+        f"AND {_NOT_THERE} AND {shard_filter.clause}"
+        for state in (ShardState.DIRTY, ShardState.CLEAN)
+    )
+    values = (number, remote, *shard_filter.values)
+    query = f"{of_state} ORDER BY 1 LIMIT ?"  # by version
+    return [rows.shard_of(row) for row in sql.execute(query, (*values, *values, limit))]
+
+
+def is_out_of_reach(sql: apsw.Connection, number: int, remote: str) -> bool:
+    """Return whether some shard of a save is neither at ``remote`` nor here."""
+    query = (
+        "SELECT EXISTS (SELECT 1 FROM shards WHERE shards.save = ? AND shards.state = 'evicted' "
+        f"AND {_NOT_THERE})"
+    )
+    return bool(sql.execute(query, (number, remote)).get)
+
+
+def lag_of(sql: apsw.Connection, remote: str) -> Lag:
+    """Return what a replica is still owed; given up are steps that are of some use elsewhere."""
+    steps, shards, size_bytes = sql.execute(
+        "SELECT count(DISTINCT shards.save), count(*), coalesce(sum(shards.size_bytes), 0) "
+        "FROM replications JOIN saves ON saves.number = replications.save "
+        "JOIN shards ON shards.save = replications.save "
+        "WHERE replications.remote = ? AND replications.due AND replications.state = 'open' "
+        "AND saves.state IN ('open', 'published') AND shards.state IN ('dirty', 'clean') "
+        f"AND {_HAS_BYTES} AND {_NOT_THERE}",
+        (remote, remote),
+    ).get
+    given_up = sql.execute(
+        "SELECT count(*) FROM replications JOIN saves ON number = save WHERE remote = ? "
+        "AND replications.state IN ('given_up', 'refused', 'superseded') "
+        "AND saves.state IN ('open', 'published')",
+        (remote,),
+    ).get
+    return Lag(steps, shards, size_bytes, int(given_up))
+
+
+def waiting_since(sql: apsw.Connection, remote: str) -> float | None:
+    """Return when the first save that ``remote`` is owed something of was sealed here, if any."""
+    sealed_at: float | None = sql.execute(
+        "SELECT min(sealed_at) FROM (SELECT max(sealed_at) AS sealed_at FROM replications "
+        "JOIN saves ON saves.number = replications.save "
+        "JOIN parts ON parts.save = replications.save WHERE remote = ?1 AND due "
+        "AND replications.state = 'open' AND saves.state IN ('open', 'published') "
+        "AND EXISTS (SELECT 1 FROM shards WHERE shards.save = replications.save "
+        f"AND shards.state IN ('dirty', 'clean') AND {_HAS_BYTES} AND {_NOT_THERE_1}) "
+        "GROUP BY replications.save HAVING min(parts.state = 'sealed'))",
+        (remote,),
+    ).get
+    return sealed_at
+
+
+def durable_lag(sql: apsw.Connection, remote: str) -> Lag:
+    """Return what the durable remote is still owed."""
+    steps, shards, size_bytes = sql.execute(
+        "SELECT count(DISTINCT shards.save), count(*), coalesce(sum(size_bytes), 0) FROM shards "
+        "JOIN saves ON saves.number = shards.save "
+        f"WHERE shards.state = 'dirty' AND saves.state = 'open' AND {_NOT_THERE}",
+        (remote,),
+    ).get
+    return Lag(steps, shards, size_bytes, 0)
+
+
+def donor_of(sql: apsw.Connection, shard: Shard, remote: str) -> tuple[Shard, Stored] | None:
+    """Return the nearest kin with bytes of ``shard`` at ``remote``, and how it is stored there."""
+    donor = twin_of(sql, shard, remote) or previous_of(sql, shard, remote)
+    stored = shards.stored_of(sql, donor.version, remote) if donor is not None else None
+    return (donor, stored) if donor is not None and stored is not None else None
+
+
+def twin_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None:
+    """Return a shard of the same save with the same bytes that ``remote`` has, if there is one."""
+    content = shard.content
+    found = sql.execute(
+        f"{_VERIFIED_THERE} WHERE shards.save = ? AND shards.version != ? AND size_bytes = ? "
+        "AND digest = ? AND block_digests = ? LIMIT 1",
+        (
+            *(remote, shard.save, shard.version, content.size_bytes),
+            *(rows.packed(content.digest), digests.pack(content.block_digests)),
+        ),
+    ).fetchone()
+    return rows.shard_of(found) if found else None
+
+
+def has_content(sql: apsw.Connection, number: int, twins: Twins, remote: str) -> bool:
+    """Return whether ``remote`` has a shard of a save with this size and digest."""
+    size_bytes, digest = twins
+    query = f"{_VERIFIED_THERE} WHERE shards.save = ? AND size_bytes = ? AND digest = ? LIMIT 1"
+    found = sql.execute(query, (remote, number, size_bytes, rows.packed(digest))).fetchone()
+    return found is not None
+
+
+def previous_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None:
+    """Return the shard of that name in the run's newest earlier save of which ``remote`` has it."""
+    found = sql.execute(
+        f"{_VERIFIED_THERE} WHERE saves.run = ? AND saves.number < ? AND shards.name = ? "
+        "AND saves.state IN ('open', 'published') ORDER BY saves.number DESC LIMIT 1",
+        (remote, shard.run, shard.save, shard.name),
+    ).fetchone()
+    return rows.shard_of(found) if found else None
+
+
+def evicted_in_pack(
+    sql: apsw.Connection, version: int, remote: str, pack: str
+) -> list[PackedExtent]:
+    """Return where the small shards of one save lie in a pack that holds ``version``.
+
+    Only those without bytes here.
+    """
+    query = (
+        "SELECT shards.version, drains.pack_start, shards.size_bytes "
+        "FROM drains JOIN shards ON shards.version = drains.version "
+        "WHERE drains.pack = ? AND drains.remote = ? AND shards.state = 'evicted' "
+        "AND shards.save = (SELECT save FROM shards WHERE version = ?) "
+        "AND shards.size_bytes <= ? ORDER BY drains.pack_start, shards.version"
+    )
+    values = (pack, remote, version, PACKED_UP_TO_BYTES)
+    return [PackedExtent(*row) for row in sql.execute(query, values)]
+
+
+def shards_at(
+    sql: apsw.Connection, extents: Iterable[PackedExtent]
+) -> list[tuple[Shard, PackedExtent]]:
+    """Return the shard of each extent, but of those that went meanwhile."""
+    found = [(shards.shard_by_version(sql, extent.version), extent) for extent in extents]
+    return [(shard, extent) for shard, extent in found if shard is not None]
+
+
+def record_verified(
+    sql: apsw.Connection,
+    version: int,
+    remote: str,
+    required: Sequence[str],
+    now: float,
+    stored: Stored | None = None,
+) -> ShardState:
+    """Record that ``remote`` holds the shard, verified; without ``stored``, its raw bytes.
+
+    Clean once every remote of ``required`` does, and every required replica that the save is
+    to be brought to.
+    """
+    shard = shards.require(sql, version)
+    kept = stored or Stored.raw(shard.content)
+    return _verify(sql, shard, remote, required, kept, now)
+
+
+def record_packed(
+    sql: apsw.Connection,
+    packs: Mapping[int, InPack],
+    remote: str,
+    required: Sequence[str],
+    now: float,
+) -> list[Shard]:
+    """Record that ``remote`` holds shards in a pack, all in one transaction.
+
+    Those that were replaced, deleted, or found damaged meanwhile are passed over. Returns the
+    others.
+    """
+    found = [shards.shard_by_version(sql, version) for version in packs]
+    listed = [s for s in found if s is not None and s.state in _IN_PACKS]
+    for shard in listed:
+        stored = replace(Stored.raw(shard.content), pack=packs[shard.version])
+        _verify(sql, shard, remote, required, stored, now)
+    return listed
+
+
+def record_location(sql: apsw.Connection, number: int, location: str) -> None:
+    """Record where a save's objects go; it never changes afterwards."""
+    sql.execute(
+        "UPDATE saves SET location = ? WHERE number = ? AND location IS NULL",
+        (location, number),
+    )
+
+
+def record_part(sql: apsw.Connection, number: int, rank: int, *, uploaded: bool) -> None:
+    """Record whether a rank's part document is in the bucket."""
+    query = "UPDATE parts SET uploaded = ? WHERE save = ? AND rank = ?"
+    sql.execute(query, (uploaded, number, rank))
+
+
+def record_lost(sql: apsw.Connection, version: int, remote: str) -> ShardState:
+    """Record that ``remote`` lost a shard; it is dirty again if its bytes are here.
+
+    As what it was stored stays known: see ``lost_as``.
+    """
+    shard = shards.require(sql, version)
+    if shard.state not in (ShardState.CLEAN, ShardState.DIRTY):
+        return shard.state
+    uploads.forget_upload(sql, version, remote)
+    sql.execute(
+        "UPDATE drains SET verified_at = NULL, attempts = 0 WHERE version = ? AND remote = ?",
+        (version, remote),
+    )
+    if shard.state is ShardState.DIRTY:  # it waits for another remote
+        return shard.state
+    state = lifecycle.after(shard.state, ShardEvent.LOST_REMOTELY)
+    shards.set_shard_state(sql, version, state)
+    return state
+
+
+def record_outcome(
+    sql: apsw.Connection,
+    policy: Policy,
+    number: int,
+    state: SaveState,
+    incident: IncidentRecord | None,
+    now: float,
+) -> list[Shard]:
+    """Record how a save ended: published, superseded, refused or deleted.
+
+    What was decided here in the meantime stays: a deleted save is never published, a published
+    one never superseded by a late report. A published save may make older ones local-only, by
+    policy. Returns the shards removed, for their files to go.
+    """
+    if not _may_end(sql, saves.require_save(sql, number), state):
+        return []
+    if incident is not None:
+        notes.insert_incident(sql, incident, now)
+    if state is SaveState.PUBLISHED:
+        saves.publish(sql, number, now, None)
+        saves.skip_older(sql, policy, number, now)
+        return []
+    if state is SaveState.DELETED:
+        return saves.delete_save(sql, number)
+    saves.set_save_state(sql, number, state)
+    return []
+
+
+def record_swept(sql: apsw.Connection, number: int) -> None:
+    """Record that a save has no unfinished uploads of ours left at the remote."""
+    sql.execute("UPDATE saves SET swept = 1 WHERE number = ?", (number,))
+    uploads.forget_leftovers(sql, number)
+
+
+def forget_save(sql: apsw.Connection, number: int) -> None:
+    """Forget a deleted save once its objects are gone; its tombstone stays in the bucket."""
+    sql.execute(
+        "UPDATE saves SET location = NULL WHERE number = ? AND state = 'deleted'", (number,)
+    )
+    uploads.forget_leftovers(sql, number)
+
+
+def _verify(
+    sql: apsw.Connection,
+    shard: Shard,
+    remote: str,
+    required: Sequence[str],
+    stored: Stored,
+    now: float,
+) -> ShardState:
+    version = shard.version
+    shards.insert_stored(sql, version, remote, stored, now)
+    awaited = {*required, *shards.required_replicas(sql, version)}
+    if not awaited <= shards.verified_remotes(sql, version):
+        return shard.state
+    state = lifecycle.after(shard.state, ShardEvent.VERIFIED_REMOTELY)
+    shards.set_shard_state(sql, version, state)
+    return state
+
+
+def _may_end(sql: apsw.Connection, save: Save, state: SaveState) -> bool:
+    """Return whether a report that ``save`` ended as ``state`` still tells something new."""
+    if save.state in OPEN_STATES:
+        return True
+    if save.state is not SaveState.SUPERSEDED or state is not SaveState.PUBLISHED:
+        return False
+    # It was published before the save that superseded it here, unless that one is published too.
+    return not any(
+        later.number > save.number and later.state is SaveState.PUBLISHED
+        for later in saves.saves_of(sql, save.run, save.step)
+    )
+
+
+def saves_to_send_again(sql: apsw.Connection, remote: str) -> list[Save]:
+    """Return the published saves of which ``remote`` lost shards whose bytes are here."""
+    lost = (
+        "SELECT save FROM drains JOIN shards USING (version) "
+        f"WHERE drains.remote = ? AND {_LOST} AND shards.state = 'dirty'"
+    )
+    condition = f"state = 'published' AND number IN ({lost}) ORDER BY number"
+    return saves.saves_where(sql, condition, remote)
+
+
+def saves_to_verify(sql: apsw.Connection, remote: str) -> list[Save]:
+    """Return the published saves with dirty shards that were not verified at ``remote``.
+
+    It lost them, or another node published the save before this node's drain had looked.
+    """
+    unsent = (
+        "SELECT save FROM shards WHERE state = 'dirty' AND NOT EXISTS (SELECT 1 FROM drains WHERE "
+        "version = shards.version AND remote = ? AND verified_at IS NOT NULL)"
+    )
+    condition = f"state = 'published' AND number IN ({unsent}) ORDER BY number"
+    return saves.saves_where(sql, condition, remote)
+
+
+def is_lacking(sql: apsw.Connection, save: Save, remote: str) -> bool:
+    """Return whether ``remote`` published a save, and lost shards of it that are to be sent."""
+    return any(save.number == each.number for each in saves_to_send_again(sql, remote))
+
+
+def lost_as(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
+    """Return as what ``remote`` held a shard before it lost it; None if it did not lose it."""
+    return shards.stored_where(sql, version, remote, _LOST)
+
+
+def lost_packs(sql: apsw.Connection, number: int, remote: str) -> dict[int, str]:
+    """Return the name of the pack that each lost shard of a save was in, by the shard's version."""
+    query = (
+        "SELECT version, pack FROM drains JOIN shards USING (version) WHERE drains.remote = ? "
+        f"AND {_LOST} AND save = ? AND pack IS NOT NULL"
+    )
+    return dict(sql.execute(query, (remote, number)))
+
+
+def is_described(sql: apsw.Connection, shard: Shard) -> bool:
+    """Return whether a document at the durable remote says as what ``shard`` is stored there."""
+    query = (
+        "SELECT state = 'published' OR EXISTS (SELECT 1 FROM parts WHERE save = number "
+        "AND rank = ? AND uploaded) FROM saves WHERE number = ?"
+    )
+    return bool(sql.execute(query, (shard.rank, shard.save)).get)
+
+
+def _in_one_object(sql: apsw.Connection, version: int, remote: str) -> list[Shard]:
+    """Return the shards that ``remote`` held in one object with ``version``, itself among them."""
+    query = (
+        "SELECT other.version FROM drains AS this JOIN drains AS other USING (pack, remote) "
+        "JOIN shards AS here ON here.version = this.version "
+        "JOIN shards AS there ON there.version = other.version AND there.save = here.save "
+        "WHERE this.version = ? AND remote = ?"
+    )
+    versions = [row[0] for row in sql.execute(query, (version, remote))]
+    return [shards.require(sql, each) for each in versions or [version]]
+
+
+def record_missing(
+    sql: apsw.Connection,
+    version: int,
+    remote: str,
+    incident: IncidentRecord,
+    now: float,
+    *,
+    publish_again: bool,
+) -> bool:
+    """Record that the object of a shard is missing: the drain sends it again if it is here.
+
+    With ``publish_again`` its save's documents are written again too, where this node has a part of
+    it. Every save gets such an incident once; return whether this was it.
+    """
+    shard = shards.require(sql, version)
+    number = shard.save
+    for each in _in_one_object(sql, version, remote):
+        if each.state is ShardState.CLEAN:
+            record_lost(sql, each.version, remote)
+    sql.execute("UPDATE saves SET swept = 0 WHERE number = ?", (number,))
+    if publish_again and shard.state is ShardState.CLEAN and saves.parts_of(sql, number):
+        sql.execute("UPDATE parts SET uploaded = 0 WHERE save = ?", (number,))
+        sql.execute(
+            "UPDATE saves SET wanted = 1, state = 'open' WHERE number = ? AND state = 'published'",
+            (number,),
+        )
+    known = "SELECT 1 FROM incidents WHERE run = ? AND step = ? AND message = ?"
+    if sql.execute(known, (incident.run, incident.step, incident.message)).fetchone():
+        return False
+    notes.insert_incident(sql, incident, now)
+    return True
+
+
+def configure_replicas(sql: apsw.Connection, replicas: Mapping[str, bool]) -> None:
+    """Take ``replicas`` (name to whether it is required) for those of the settings.
+
+    A new one gets what is open, and the published steps that were saved here and still have all
+    their bytes. What one that is required from now on is still to get is dirty again. Shards
+    that waited for one that is gone, or is not required any more, are clean if nothing else is
+    missing.
+    """
+    known = {row[0] for row in sql.execute("SELECT name FROM replicas")}
+    sql.execute("DELETE FROM replicas")
+    sql.executemany(
+        "INSERT INTO replicas VALUES (?, ?)",
+        [(name, int(required)) for name, required in replicas.items()],
+    )
+    for name in sorted(replicas.keys() - known):
+        _begin_with(sql, name)
+    _wait_for_required(sql)
+    query = "SELECT DISTINCT save FROM shards WHERE state = 'dirty'"
+    for number in [row[0] for row in sql.execute(query)]:
+        assert isinstance(number, int)
+        _settle(sql, number)
+
+
+def record_location_at(sql: apsw.Connection, number: int, remote: str, location: str) -> None:
+    """Record where a save's objects go at a replica."""
+    sql.execute(
+        "UPDATE replications SET location = ? WHERE save = ? AND remote = ? AND location IS NULL",
+        (location, number, remote),
+    )
+
+
+def record_part_at(
+    sql: apsw.Connection, number: int, remote: str, rank: int, *, uploaded: bool
+) -> None:
+    """Record whether a rank's part is at a replica."""
+    query = "DELETE FROM replicated_parts WHERE rank = ? AND save = ? AND remote = ?"
+    if uploaded:
+        query = (
+            "INSERT OR IGNORE INTO replicated_parts SELECT save, remote, ? FROM replications "
+            "WHERE save = ? AND remote = ?"
+        )
+    sql.execute(query, (rank, number, remote))
+
+
+def record_outcome_at(
+    sql: apsw.Connection, number: int, remote: str, state: ReplicaState, now: float
+) -> bool:
+    """Record how a save ended at a replica; return whether that was news.
+
+    Unless it was published there, its shards need not wait for that replica any more.
+    """
+    found = replication_of(sql, number, remote)
+    if found is None or found.state is not ReplicaState.OPEN:
+        return False
+    published_at = now if state is ReplicaState.PUBLISHED else None
+    sql.execute(
+        "UPDATE replications SET state = ?, published_at = ?, due = location IS NOT NULL "
+        "WHERE save = ? AND remote = ?",
+        (state, published_at, number, remote),
+    )
+    _settle(sql, number)
+    return True
+
+
+def record_lost_at(sql: apsw.Connection, version: int, remote: str) -> ShardState:
+    """Record that a replica lost a shard; return the shard's state, dirty if it was required.
+
+    What the replica held before its step was published there is sent again, if it is here.
+    """
+    shard = shards.require(sql, version)
+    sql.execute("DELETE FROM drains WHERE version = ? AND remote = ?", (version, remote))
+    required = shards.required_replicas(sql, version)
+    if shard.state is not ShardState.CLEAN or remote not in required:
+        return shard.state
+    state = lifecycle.after(shard.state, ShardEvent.LOST_REMOTELY)
+    shards.set_shard_state(sql, version, state)
+    return state
+
+
+def record_swept_at(sql: apsw.Connection, number: int, remote: str) -> None:
+    """Record that a save has nothing unfinished left at a replica."""
+    sql.execute("UPDATE replications SET due = 0 WHERE save = ? AND remote = ?", (number, remote))
+    uploads.forget_leftovers(sql, number)
+
+
+def forget_save_at(sql: apsw.Connection, number: int, remote: str) -> None:
+    """Forget what a deleted save had at a replica, once its objects are gone there."""
+    sql.execute(
+        "DELETE FROM replications WHERE save = ? AND remote = ? AND state = 'deleted'",
+        (number, remote),
+    )
+    uploads.forget_leftovers(sql, number)
+
+
+def _begin_with(sql: apsw.Connection, name: str) -> None:
+    """Let a replica that is new have what can still be sent there."""
+    sql.execute(
+        "INSERT OR IGNORE INTO replications (save, remote) SELECT number, ? FROM saves "
+        "WHERE state IN ('open', 'local_only') OR (state = 'published' "
+        "AND EXISTS (SELECT 1 FROM parts WHERE save = number) "
+        "AND NOT EXISTS (SELECT 1 FROM shards WHERE save = number "
+        "AND file_id IS NULL AND NOT inline))",
+        (name,),
+    )
+
+
+def _wait_for_required(sql: apsw.Connection) -> None:
+    """Keep the bytes here that a required replica has not got."""
+    sql.execute(
+        "UPDATE shards SET state = 'dirty' WHERE state = 'clean' "
+        "AND (file_id IS NOT NULL OR inline) AND EXISTS (SELECT 1 FROM replications "
+        "JOIN replicas ON replicas.name = replications.remote "
+        "WHERE replications.save = shards.save AND required AND replications.state = 'open' "
+        "AND NOT EXISTS (SELECT 1 FROM drains WHERE version = shards.version "
+        "AND drains.remote = replicas.name AND verified_at IS NOT NULL))"
+    )
+
+
+def _settle(sql: apsw.Connection, number: int) -> None:
+    """Make clean what waits for nothing any more."""
+    for shard in shards.dirty_shards_of(sql, number):
+        if shards.is_everywhere(sql, shard.version):
+            state = lifecycle.after(shard.state, ShardEvent.VERIFIED_REMOTELY)
+            shards.set_shard_state(sql, shard.version, state)

@@ -1,0 +1,543 @@
+"""Rows of saves: reads, which save of a step readers see, deletion, and what may be forgotten.
+
+Each function takes a connection, so that decisions inside a transaction and reads outside of it see
+rows through the same eyes. Those that write run inside a transaction (``Store.write``). Shards that
+a function removes are returned, so that the caller can remove their files.
+
+The row of a save is forgotten when nothing can ask for it any more: the save ended, none of its
+bytes are here, no remote is owed anything of it or holds what only this row names, its step is not
+pinned, and no other save of the step is open. What is published is found in the bucket again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import apsw
+from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.identity.names import GENERATION_MARK, SaveIds
+
+from cachetier.errors import NotFoundError
+from cachetier.local.catalog import notes, rows, shards
+from cachetier.local.catalog.notes import Pin
+from cachetier.local.catalog.rows import LOG_LOST, LOST_WITH_LOG, Backlog, IncidentRecord, Summary
+from cachetier.model.checkpoint import (
+    OPEN_STATES,
+    PartState,
+    RankPart,
+    Save,
+    SaveState,
+    claimant_of,
+    sealed_here,
+    visible_save,
+)
+from cachetier.model.objects import is_mount
+from cachetier.model.policy import Policy
+from cachetier.model.shard import Shard
+
+
+@dataclass(frozen=True, slots=True)
+class VisibleShard:
+    """A shard, None if the save has none of its name; the save; whether the step has others."""
+
+    save: Save | None = None
+    shard: Shard | None = None
+    has_rivals: bool = False
+
+
+_REPLACED = (SaveState.SUPERSEDED, SaveState.REFUSED)
+_PUBLISHED_BESIDE = (
+    "EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run AND other.step = saves.step "
+    "AND other.number <> saves.number AND other.state = 'published')"
+)
+ALONE_THERE = (
+    "NOT EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run "
+    "AND other.step = saves.step AND other.number <> saves.number "
+    "AND other.location = saves.location)"
+)
+_FORGETTABLE = (
+    "state IN ('published', 'replicated', 'superseded', 'refused', 'deleted') "
+    "AND max(started_at, coalesce(published_at, 0)) < ?1 "
+    "AND (location IS NULL OR (state = 'published' AND swept)) "
+    f"AND {notes.NOT_PINNED} "
+    "AND NOT EXISTS (SELECT 1 FROM replications WHERE save = number AND due) "
+    "AND NOT EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run "
+    "AND other.step = saves.step AND (other.state IN ('open', 'local_only') "
+    "OR (other.state IN ('superseded', 'refused') AND other.location IS NOT NULL))) "
+    "AND NOT EXISTS (SELECT 1 FROM shards WHERE save = number "
+    "AND (shards.state <> 'evicted' OR file_id IS NOT NULL OR inline))"
+)
+
+
+def saves_where(sql: apsw.Connection, condition: str, *values: object) -> list[Save]:
+    """Return the saves whose rows meet ``condition``, which may go on with their order."""
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE {condition}"
+    return [rows.save_of(row) for row in sql.execute(query, values)]
+
+
+def saves_of(sql: apsw.Connection, run: str, step: int) -> list[Save]:
+    return saves_where(sql, "run = ? AND step = ? ORDER BY number", run, step)
+
+
+def sealed_of(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:
+    """Return the numbers of the open ones of ``saves`` that are sealed here."""
+    return _sealed_and_whole(sql, saves)[0]
+
+
+def _sealed_and_whole(sql: apsw.Connection, saves: Sequence[Save]) -> tuple[set[int], set[int]]:
+    sealed, whole = set[int](), set[int]()
+    for save in saves:
+        parts = parts_of(sql, save.number) if save.state in OPEN_STATES else []
+        if sealed_here(parts):
+            sealed.add(save.number)
+            if sum(part.state is PartState.SEALED for part in parts) == save.world_size:
+                whole.add(save.number)
+    return sealed, whole
+
+
+def shown_save(sql: apsw.Connection, run: str, step: int) -> Save | None:
+    """Return the save of a step that readers see."""
+    return shown_of(sql, saves_of(sql, run, step))
+
+
+def shown_of(
+    sql: apsw.Connection, saves: Sequence[Save], passed_over: Collection[int] = ()
+) -> Save | None:
+    """Return which of a step's saves readers see; ``passed_over`` do not count as whole."""
+    if len(saves) < 2 or not any(save.state in OPEN_STATES for save in saves):
+        return visible_save(saves)
+    sealed, whole = _sealed_and_whole(sql, saves)
+    return visible_save(saves, sealed, whole.difference(passed_over))
+
+
+def whole_of(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:
+    """Return the numbers of the open ones of ``saves`` whose every rank has sealed here."""
+    return _sealed_and_whole(sql, saves)[1]
+
+
+def save_named(sql: apsw.Connection, run: str, step: int, save_id: str) -> Save | None:
+    return next((save for save in saves_of(sql, run, step) if save.save_id == save_id), None)
+
+
+def save_by_number(sql: apsw.Connection, number: int) -> Save | None:
+    return next(iter(saves_where(sql, "number = ?", number)), None)
+
+
+def saves_of_run(sql: apsw.Connection, run: str) -> list[Save]:
+    return saves_where(sql, "run = ? ORDER BY step, number", run)
+
+
+def unfinished_saves(sql: apsw.Connection) -> list[Save]:
+    """Return saves that the drain still owes something: open, or deleted with objects left."""
+    return saves_where(
+        sql, "state = 'open' OR (state = 'deleted' AND location IS NOT NULL) ORDER BY number"
+    )
+
+
+def open_saves_of(sql: apsw.Connection, run: str) -> list[Save]:
+    """Return the saves of a run that the drain still has to bring to the remote."""
+    return saves_where(sql, "run = ? AND state = 'open'", run)
+
+
+def saves_with_bytes(sql: apsw.Connection) -> list[Save]:
+    """Return the saves that readers may see and that have bytes on this node, by arrival."""
+    return saves_where(
+        sql,
+        "number IN (SELECT save FROM shards WHERE state = 'dirty' UNION SELECT save FROM shards "
+        "WHERE state = 'clean' AND (file_id IS NOT NULL OR inline)) "
+        "AND state IN ('open', 'local_only', 'published') ORDER BY number",
+    )
+
+
+def never_durable_runs(sql: apsw.Connection, every: int, least: int) -> list[str]:
+    """Return runs of which ``least`` steps and more were kept from S3, and none was let go."""
+    query = (
+        "SELECT run FROM saves GROUP BY run "
+        "HAVING sum(local_only_at IS NOT NULL) >= ? AND sum(step % ? = 0 OR wanted) = 0 "
+        "ORDER BY run"
+    )
+    return [row[0] for row in sql.execute(query, (least, every))]
+
+
+def backlog(sql: apsw.Connection) -> list[Backlog]:
+    """Return what is owed to each unfinished save, by arrival.
+
+    One that is published is among them while a required replica does not have it all.
+    """
+    found = []
+    for save in [*unfinished_saves(sql), *_published_dirty_saves(sql)]:
+        summary, parts = shards.summary_of(sql, save.number), parts_of(sql, save.number)
+        ranks = {part.rank for part in parts if part.state is PartState.SEALED}
+        found.append(
+            Backlog(
+                save=save,
+                shards=summary.shards,
+                size_bytes=summary.size_bytes,
+                dirty_shards=summary.dirty_shards,
+                dirty_bytes=summary.dirty_bytes,
+                sealed=sealed_here(parts),
+                whole=ranks == set(range(save.world_size)),
+            )
+        )
+    return found
+
+
+def _published_dirty_saves(sql: apsw.Connection) -> list[Save]:
+    dirty = "SELECT save FROM shards WHERE state = 'dirty'"
+    return saves_where(sql, f"state = 'published' AND number IN ({dirty}) ORDER BY number")
+
+
+def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
+    """Return superseded and refused saves with shards here that may be collected.
+
+    They may once their step is published, or when they began before ``before``. Pins are kept.
+    """
+    return saves_where(
+        sql,
+        "state IN ('superseded', 'refused') AND EXISTS (SELECT 1 FROM shards WHERE save = number) "
+        f"AND {notes.NOT_PINNED} AND (started_at < ? OR EXISTS (SELECT 1 FROM saves AS new "
+        "WHERE new.run = saves.run AND new.step = saves.step AND new.state = 'published'))",
+        before,
+    )
+
+
+def runs(sql: apsw.Connection) -> list[str]:
+    """Return every run there ever was a save of; mounts of the S3 door are none."""
+    found = sql.execute("SELECT DISTINCT run FROM saves ORDER BY run")
+    return [row[0] for row in found if not is_mount(row[0])]
+
+
+def runs_with_steps(sql: apsw.Connection) -> list[str]:
+    """Return the runs with a save that is not deleted."""
+    query = "SELECT DISTINCT run FROM saves WHERE state <> 'deleted' ORDER BY run"
+    return [row[0] for row in sql.execute(query) if not is_mount(row[0])]
+
+
+def branches_with_steps(sql: apsw.Connection, run: str) -> list[str]:
+    """Return the branches of a run with a save that is not deleted."""
+    query = (
+        "SELECT DISTINCT run FROM saves WHERE state <> 'deleted' AND run >= ? AND run < ? "
+        "ORDER BY run"
+    )
+    first = f"{run}{GENERATION_MARK}"
+    after = f"{run}{chr(ord(GENERATION_MARK) + 1)}"
+    return [row[0] for row in sql.execute(query, (first, after))]
+
+
+def parts_of(sql: apsw.Connection, number: int) -> list[RankPart]:
+    query = f"SELECT {rows.PART_COLUMNS} FROM parts WHERE save = ? ORDER BY rank"
+    return [rows.part_of(row) for row in sql.execute(query, (number,))]
+
+
+def summary_named(sql: apsw.Connection, ids: SaveIds) -> Summary:
+    """Return the summary of the save that ``ids`` name; of one that is gone nothing is here."""
+    save = save_named(sql, ids.run, ids.step, ids.save_id)
+    return Summary(0, 0, 0, 0, 0, 0) if save is None else shards.summary_of(sql, save.number)
+
+
+def claimant(sql: apsw.Connection, save: Save) -> Claimant:
+    """Return ``save`` as the bucket's arbitration knows it."""
+    return claimant_of(save, saves_of(sql, save.run, save.step))
+
+
+def visible_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard | None:
+    """Return the shard that readers of the step see."""
+    return visible(sql, run, step, name).shard
+
+
+def visible(
+    sql: apsw.Connection, run: str, step: int, name: str, passed_over: Collection[int] = ()
+) -> VisibleShard:
+    """Return the shard that readers of the step see, and the save that it is of."""
+    saves = saves_of(sql, run, step)
+    save = shown_of(sql, saves, passed_over)
+    if save is None:
+        return VisibleShard()
+    return VisibleShard(save, shards.shard_named(sql, save.number, name), len(saves) > 1)
+
+
+def insert_save(sql: apsw.Connection, save: Save) -> Save:
+    """Insert a save and return it with its number."""
+    sql.execute(
+        "INSERT INTO saves (run, step, save_id, state, world_size, overwrite, "
+        "started_at, location, local_only_at, swept) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(save.run, save.step, save.save_id, save.state, save.world_size, int(save.overwrite)),
+            *(save.started_at, save.location, save.local_only_at),
+            int(save.location is not None),  # known from the bucket: this node left nothing there
+        ),
+    )
+    return replace(save, number=sql.last_insert_rowid())
+
+
+def publish(
+    sql: apsw.Connection, number: int, at: float, location: str | None, *, came_here: bool = True
+) -> None:
+    """Mark a save published; another that was published is superseded.
+
+    So are those that were open before it, if it ``came_here``: the order of one that is only known
+    from the bucket is not known.
+    """
+    sql.execute(
+        "UPDATE saves SET state = 'superseded' WHERE number <> ?1 AND "
+        "(state IN ('published', 'replicated') OR "
+        "(?2 AND state IN ('open', 'local_only') AND number < ?1)) AND "
+        "(run, step) = (SELECT run, step FROM saves WHERE number = ?1)",
+        (number, came_here),
+    )
+    sql.execute(
+        "UPDATE saves SET state = 'published', published_at = ?, "
+        "location = coalesce(location, ?) WHERE number = ?",
+        (at, location, number),
+    )
+
+
+def replace_local_only(sql: apsw.Connection, number: int) -> None:
+    """Let a local-only save, which is sealed here, take the place of those before it."""
+    sql.execute(
+        "UPDATE saves SET state = 'superseded' WHERE number < ?1 AND state = 'local_only' AND "
+        "(run, step, state) = (SELECT run, step, state FROM saves WHERE number = ?1)",
+        (number,),
+    )
+
+
+def skip_older(sql: apsw.Connection, policy: Policy, number: int, now: float) -> None:
+    """Declare local-only what save ``number``, which is published, makes superfluous remotely."""
+    published = require_save(sql, number)
+    for save in policy.skipped_by(published, open_saves_of(sql, published.run)):
+        sql.execute(
+            "UPDATE saves SET state = 'local_only', local_only_at = ? WHERE number = ?",
+            (now, save.number),
+        )
+
+
+def want(sql: apsw.Connection, number: int) -> None:
+    """Let a save be drained, whatever the policies say."""
+    sql.execute(
+        "UPDATE saves SET wanted = 1, state = iif(state = 'local_only', 'open', state) "
+        "WHERE number = ?",
+        (number,),
+    )
+
+
+def set_save_state(sql: apsw.Connection, number: int, state: SaveState) -> None:
+    sql.execute("UPDATE saves SET state = ? WHERE number = ?", (state, number))
+
+
+def require_save(sql: apsw.Connection, number: int) -> Save:
+    save = save_by_number(sql, number)
+    assert save is not None
+    return save
+
+
+def delete_step(sql: apsw.Connection, run: str, step: int) -> list[Shard]:
+    """Delete every save of a step here; the drain then deletes it remotely.
+
+    Raises:
+        PinnedError: The step is pinned.
+    """
+    notes.refuse_pinned(sql, run, step)
+    saves = saves_of(sql, run, step)
+    return [shard for save in saves for shard in delete_save(sql, save.number)]
+
+
+def delete_incomplete(sql: apsw.Connection, number: int) -> list[Shard] | None:
+    """Delete a save that was ended in the bucket.
+
+    None if it is pinned, or was completed here meanwhile.
+    """
+    return delete_save(sql, number) if is_unwanted(sql, number) else None
+
+
+def delete_replaced(sql: apsw.Connection, number: int) -> list[Shard] | None:
+    """Delete a save that another one replaced, with its objects; None if it counts again."""
+    save = save_by_number(sql, number)
+    return delete_save(sql, number) if save is not None and save.state in _REPLACED else None
+
+
+def delete_local_only(sql: apsw.Connection, number: int) -> list[Shard]:
+    """Forget a local-only save; nothing happens to one that is wanted or pinned by now.
+
+    Remotely nothing is deleted: another node may have let the step go on.
+    """
+    save = require_save(sql, number)
+    if save.state is not SaveState.LOCAL_ONLY or notes.is_pinned(sql, save.run, save.step):
+        return []
+    shards = delete_save(sql, number)
+    sql.execute("DELETE FROM replications WHERE save = ?", (number,))
+    sql.execute("UPDATE saves SET location = NULL WHERE number = ?", (number,))
+    return shards
+
+
+def delete_save(sql: apsw.Connection, number: int) -> list[Shard]:
+    """Delete a save, here and then, by the drains, from every remote."""
+    shards = _delete_shards(sql, number)
+    sql.execute("DELETE FROM parts WHERE save = ?", (number,))
+    set_save_state(sql, number, SaveState.DELETED)
+    # An empty location is one that nobody here knows: whoever deletes looks for it there.
+    sql.execute(
+        "INSERT INTO replications (save, remote, state, location) "
+        "SELECT ?, name, 'deleted', '' FROM replicas WHERE true "
+        "ON CONFLICT (save, remote) DO UPDATE SET state = 'deleted', due = 1, "
+        "location = coalesce(location, '')",
+        (number,),
+    )
+    return shards
+
+
+def delete_superfluous_shards(sql: apsw.Connection, number: int) -> list[Shard]:
+    """Drop the shards of a save that was superseded or refused; the save is remembered."""
+    save = require_save(sql, number)
+    return _delete_shards(sql, number) if save.state in _REPLACED else []
+
+
+def _delete_shards(sql: apsw.Connection, number: int) -> list[Shard]:
+    found = shards.shards_of(sql, number)
+    sql.execute("DELETE FROM shards WHERE save = ?", (number,))
+    return found
+
+
+def incomplete_saves(sql: apsw.Connection, before: float) -> list[Save]:
+    """Return saves that began before ``before`` and were never completed, nor will be.
+
+    A newer step of their run is published since.
+    """
+    saves = saves_where(
+        sql,
+        "state IN ('open', 'local_only') AND started_at < ? "
+        f"AND {notes.NOT_PINNED} AND EXISTS (SELECT 1 FROM saves AS newer "
+        "WHERE newer.run = saves.run AND newer.number > saves.number "
+        "AND newer.step > saves.step AND newer.state = 'published') ORDER BY number",
+        before,
+    )
+    return [save for save in saves if lacks_ranks_here(sql, save) or lacks_others(sql, save)]
+
+
+def is_unwanted(sql: apsw.Connection, number: int) -> bool:
+    """Return whether a save may still go: a rank here never sealed it, and it is not pinned."""
+    save = save_by_number(sql, number)
+    if save is None or notes.is_pinned(sql, save.run, save.step):
+        return False
+    return lacks_ranks_here(sql, save) and not notes.was_taken_back(sql, save)
+
+
+def lacks_ranks_here(sql: apsw.Connection, save: Save) -> bool:
+    """Return whether a rank of this node never sealed an open save.
+
+    One with a damaged shard is left to a person.
+    """
+    if save.state not in OPEN_STATES:
+        return False
+    damaged = shards.summary_of(sql, save.number).quarantined_shards
+    return not damaged and not sealed_here(parts_of(sql, save.number))
+
+
+def lacks_others(sql: apsw.Connection, save: Save) -> bool:
+    """Return whether all of an open save here is sealed and sent, and it has ranks elsewhere."""
+    parts, summary = parts_of(sql, save.number), shards.summary_of(sql, save.number)
+    if summary.dirty_shards or summary.quarantined_shards or not sealed_here(parts):
+        return False
+    sealed = [part for part in parts if part.state is PartState.SEALED]
+    return len(sealed) < save.world_size and all(part.uploaded for part in sealed)
+
+
+def replaced_saves(sql: apsw.Connection, before: float) -> list[Save]:
+    """Return saves begun before ``before`` that left objects beside the published ones of a step.
+
+    A newer save replaced them, or they came too late.
+    """
+    return saves_where(
+        sql,
+        f"state IN ('superseded', 'refused') AND location IS NOT NULL AND {notes.NOT_PINNED} "
+        f"AND started_at < ? AND {_PUBLISHED_BESIDE} AND {ALONE_THERE} ORDER BY number",
+        before,
+    )
+
+
+def newest_at(sql: apsw.Connection, run: str) -> float:
+    """Return when a run began its newest save here, deleted ones among them."""
+    return float(
+        sql.execute("SELECT coalesce(max(started_at), 0) FROM saves WHERE run = ?", (run,)).get
+    )
+
+
+def forgettable_saves(
+    sql: apsw.Connection, run: str, before: float, keep: int, limit: int
+) -> list[int]:
+    """Return the numbers of up to ``limit`` saves of a run to forget, oldest first.
+
+    Those that ended, and began, ``before``. The ``keep`` newest stay, and the newest published one.
+    """
+    query = (
+        f"SELECT number FROM saves WHERE run = ?2 AND {_FORGETTABLE} AND number <= (SELECT number "
+        "FROM saves WHERE run = ?2 ORDER BY number DESC LIMIT 1 OFFSET ?3) AND number <> coalesce("
+        "(SELECT number FROM saves WHERE run = ?2 AND state = 'published' "
+        "ORDER BY started_at DESC LIMIT 1), 0) ORDER BY number LIMIT ?4"
+    )
+    return [row[0] for row in sql.execute(query, (before, run, keep, limit))]
+
+
+def forget_some(sql: apsw.Connection, number: int, before: float, shards: int) -> bool:
+    """Forget a save, or ``shards`` of its shards first; return whether nothing of it is left."""
+    found = f"SELECT local_only_at IS NOT NULL FROM saves WHERE {_FORGETTABLE} AND number = ?2"
+    row = sql.execute(found, (before, number)).fetchone()
+    if row is None:
+        return True  # somebody reads it, or pinned it, meanwhile: it stays
+    sql.execute(
+        "DELETE FROM shards WHERE version IN (SELECT version FROM shards WHERE save = ? LIMIT ?)",
+        (number, shards),
+    )
+    if sql.execute("SELECT 1 FROM shards WHERE save = ?", (number,)).fetchone():
+        return False
+    notes.count_forgotten(sql, notes.LOCAL_ONLY_STEPS, row[0])
+    sql.execute(
+        "DELETE FROM taken_back WHERE (run, step, save_id) = "
+        "(SELECT run, step, save_id FROM saves WHERE number = ?)",
+        (number,),
+    )
+    sql.execute("DELETE FROM saves WHERE number = ?", (number,))
+    return True
+
+
+def report_lost_log(sql: apsw.Connection, now: float) -> None:
+    """Record for every run known here what may have gone with a log; nothing says what it held."""
+    query = "SELECT run, max(step) FROM saves WHERE state <> 'deleted' GROUP BY run"
+    for run, step in sql.execute(query).fetchall() or [("", 0)]:
+        incident = IncidentRecord(
+            LOG_LOST,
+            f"the node lost its catalog's log: {LOST_WITH_LOG}",
+            "Compare `cachetier ls RUN STEP` with what was saved; save again what is missing, or "
+            "seal what is whole.",
+            str(run),
+            int(str(step)),
+        )
+        notes.insert_incident(sql, incident, now)
+
+
+def is_known(sql: apsw.Connection, run: str, step: int | None) -> bool:
+    """Return whether there is a save of a run or its branches, or of that step of it."""
+    query = (
+        "SELECT 1 FROM saves WHERE (run = ?1 OR run >= ?2 AND run < ?3) "
+        "AND (?4 IS NULL OR step = ?4) LIMIT 1"
+    )
+    first, after = f"{run}{GENERATION_MARK}", f"{run}{chr(ord(GENERATION_MARK) + 1)}"
+    return sql.execute(query, (run, first, after, step)).fetchone() is not None
+
+
+def pin(sql: apsw.Connection, run: str, step: int, now: float) -> Pin:
+    """Pin a step and return what is here of it; one that is pinned stays so, since it was.
+
+    Raises:
+        NotFoundError: This node has no such step that readers could see.
+    """
+    if shown_save(sql, run, step) is None:
+        raise NotFoundError(
+            f"this node has no step {step} of {run}",
+            hint="Pin a step that `cachetier ls RUN` shows; bring one that only S3 has here first: "
+            "cachetier restore RUN STEP.",
+            run=run,
+            step=step,
+        )
+    sql.execute("INSERT OR IGNORE INTO pins VALUES (?, ?, ?)", (run, step, now))
+    return next(p for p in notes.pins(sql) if (p.run, p.step) == (run, step))

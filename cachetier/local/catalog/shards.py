@@ -1,0 +1,380 @@
+"""Rows of shards: reads, bodies, the local copy, damage, and whether a shard is at every remote.
+
+A shard's rows in ``drains`` say which remotes hold it: without ``verified_at`` the remote was not
+asked yet, or lost it. Functions that write run inside a transaction (``Store.write``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import apsw
+from cachetier_client.bucket_format.stored import Content, Stored
+from cachetier_client.io import digests
+
+from cachetier.errors import NotFoundError
+from cachetier.local.catalog import notes, rows
+from cachetier.local.catalog.rows import IncidentRecord, NewShard, Summary
+from cachetier.model import lifecycle
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import ShardEvent, ShardState, after
+from cachetier.model.names import DURABLE
+from cachetier.model.packs import PACKED_UP_TO_BYTES
+from cachetier.model.replication import AWAITED_STATES
+from cachetier.model.shard import Shard
+
+_STORED = ", ".join(f"drains.{column}" for column in rows.STORED_COLUMNS.split(", "))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFilter:
+    """A condition on rows of the index of dirty shards, and the values it takes."""
+
+    clause: str = "TRUE"
+    values: tuple[object, ...] = ()
+
+
+ALL = ShardFilter()
+# What was lost as an object of its own comes back as one: documents may say so.
+_SMALL = (
+    f"shards.size_bytes <= {PACKED_UP_TO_BYTES} AND shards.version NOT IN (SELECT version "
+    "FROM drains WHERE stored_bytes IS NOT NULL AND verified_at IS NULL AND pack IS NULL)"
+)
+_AWAITED = ", ".join(f"'{state}'" for state in AWAITED_STATES)
+
+
+def small_of(rank: int) -> ShardFilter:
+    """Return the condition of shards of ``rank`` that may be packed."""
+    return ShardFilter(f"shards.rank = ? AND {_SMALL}", (rank,))
+
+
+def beside_small_of(ranks: Collection[int]) -> ShardFilter:
+    """Return the condition of all other shards than those that ``ranks`` may pack."""
+    clause = f"NOT (shards.rank IN (SELECT value FROM json_each(?)) AND {_SMALL})"
+    return ShardFilter(clause, (json.dumps(sorted(ranks)),))
+
+
+def shards_where(sql: apsw.Connection, condition: str, *values: object) -> list[Shard]:
+    """Return the shards whose rows, joined with those of their saves, meet ``condition``."""
+    query = f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON number = save WHERE {condition}"
+    return [rows.shard_of(row) for row in sql.execute(query, values)]
+
+
+def clean_local_shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
+    """Return the shards of a save whose local bytes may go."""
+    condition = "save = ? AND shards.state = 'clean' AND (file_id IS NOT NULL OR inline)"
+    return shards_where(sql, condition, number)
+
+
+def shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
+    return shards_where(sql, "save = ? ORDER BY version", number)
+
+
+def summary_of(sql: apsw.Connection, number: int) -> Summary:
+    query = (
+        "SELECT count(*), coalesce(sum(size_bytes), 0), coalesce(sum(state = 'dirty'), 0), "
+        "coalesce(sum(iif(state = 'dirty', size_bytes, 0)), 0), "
+        "coalesce(sum(state = 'quarantined'), 0), coalesce(sum(state = 'evicted'), 0) "
+        "FROM shards WHERE save = ?"
+    )
+    row = sql.execute(query, (number,)).fetchone()
+    assert row is not None
+    return Summary(*row)
+
+
+def whole_ranks(sql: apsw.Connection, number: int) -> list[int]:
+    """Return the ranks of which this node knows shards, and has every one."""
+    query = (
+        "SELECT rank FROM shards WHERE save = ? GROUP BY rank "
+        "HAVING sum(state IN ('evicted', 'quarantined')) = 0 ORDER BY rank"
+    )
+    return [rank for (rank,) in sql.execute(query, (number,))]
+
+
+def dirty_shards_of(
+    sql: apsw.Connection,
+    number: int,
+    limit: int = -1,
+    remote: str | None = None,
+    shard_filter: ShardFilter = ALL,
+) -> list[Shard]:
+    """Return the dirty shards of a save, oldest first; up to ``limit`` unless it is negative.
+
+    Of a ``remote`` those that are not verified there yet: the others wait for another one.
+    """
+    return shards_where(
+        sql,
+        "shards.save = ? AND shards.state = 'dirty' AND NOT EXISTS (SELECT 1 "
+        "FROM drains WHERE version = shards.version AND remote = ? AND verified_at IS NOT NULL) "
+        f"AND {shard_filter.clause} ORDER BY shards.version LIMIT ?",
+        *(number, remote, *shard_filter.values, limit),
+    )
+
+
+def shards_of_rank(
+    sql: apsw.Connection, number: int, rank: int, after: int, limit: int
+) -> list[Shard]:
+    """Return up to ``limit`` shards of a rank's part with versions above ``after``, ascending."""
+    condition = "save = ? AND rank = ? AND version > ? ORDER BY version LIMIT ?"
+    return shards_where(sql, condition, number, rank, after, limit)
+
+
+def stored_shards_of_rank(
+    sql: apsw.Connection, number: int, rank: int, remote: str, after: int, limit: int
+) -> list[tuple[Shard, Stored | None]]:
+    """Return what ``shards_of_rank`` does, each shard with how ``remote`` stores it."""
+    shards = shards_of_rank(sql, number, rank, after, limit)
+    return [(shard, stored_of(sql, shard.version, remote)) for shard in shards]
+
+
+def quarantined_shards(sql: apsw.Connection) -> list[Shard]:
+    """Return the shards whose local bytes are damaged."""
+    # The plus keeps SQLite from walking all shards by version, to spare itself sorting these few.
+    return shards_where(sql, "shards.state = 'quarantined' ORDER BY +version")
+
+
+def unsound_ranks(sql: apsw.Connection, number: int) -> frozenset[int]:
+    """Return the ranks of a save that have a quarantined shard."""
+    query = "SELECT DISTINCT rank FROM shards WHERE save = ? AND state = 'quarantined'"
+    return frozenset(row[0] for row in sql.execute(query, (number,)))
+
+
+def shard_named(sql: apsw.Connection, number: int, name: str) -> Shard | None:
+    return next(iter(shards_where(sql, "save = ? AND name = ?", number, name)), None)
+
+
+def shard_by_version(sql: apsw.Connection, version: int) -> Shard | None:
+    return next(iter(shards_where(sql, "version = ?", version)), None)
+
+
+def body_of(sql: apsw.Connection, version: int) -> bytes | None:
+    row = sql.execute("SELECT body FROM bodies WHERE version = ?", (version,)).fetchone()
+    return bytes(row[0]) if row else None
+
+
+def clean_local_shards(sql: apsw.Connection) -> list[Shard]:
+    """Return every shard whose local bytes may go, save by save, oldest first."""
+    condition = "shards.state = 'clean' AND (file_id IS NOT NULL OR inline)"
+    return shards_where(sql, f"{condition} AND {notes.NOT_PINNED} ORDER BY save, version")
+
+
+def files(sql: apsw.Connection) -> Iterator[tuple[str, int, int]]:
+    """Yield (file_id, version, size_bytes) of every data file that must be there."""
+    query = "SELECT file_id, version, size_bytes FROM shards WHERE file_id IS NOT NULL"
+    yield from sql.execute(query)
+
+
+def stored_of(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
+    """Return how ``remote`` stores a shard, or None where nobody verified that it does."""
+    return stored_where(sql, version, remote, "drains.verified_at IS NOT NULL")
+
+
+def stored_where(sql: apsw.Connection, version: int, remote: str, condition: str) -> Stored | None:
+    """Return as what ``remote`` stores, or stored, a shard whose row there meets ``condition``."""
+    query = (
+        f"SELECT size_bytes, {_STORED} FROM drains JOIN shards USING (version) "
+        f"WHERE version = ? AND remote = ? AND {condition}"
+    )
+    row = sql.execute(query, (version, remote)).fetchone()
+    return rows.stored_of(row) if row else None
+
+
+def verified_remotes(sql: apsw.Connection, version: int) -> set[str]:
+    query = "SELECT remote FROM drains WHERE version = ? AND verified_at IS NOT NULL"
+    return {row[0] for row in sql.execute(query, (version,))}
+
+
+def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) -> Shard:
+    """Insert a shard and return it."""
+    sql.execute(
+        "INSERT INTO shards (save, name, rank, size_bytes, digest, block_digests, element_size, "
+        "file_id, inline, state, committed_at, row_digest) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(save.number, new.name, new.rank, *rows.row_of_content(new.content)),
+            *(new.file_id, int(new.body is not None), new.state, now),
+            rows.row_digest(save.save_id, new.name, new.rank, new.content),
+        ),
+    )
+    version = sql.last_insert_rowid()
+    if new.body is not None:
+        sql.execute("INSERT INTO bodies VALUES (?, ?)", (version, new.body))
+    for copy in new.copies:
+        insert_stored(sql, version, copy.remote, copy.stored, now)
+    of_save = save.number, save.run, save.step, save.save_id
+    place = new.state, new.file_id, new.body is not None, now
+    return Shard(version, *of_save, new.name, new.rank, new.content, *place)
+
+
+def insert_stored(
+    sql: apsw.Connection, version: int, remote: str, stored: Stored, verified_at: float
+) -> None:
+    """Remember that ``remote`` holds a shard, and how it stores it."""
+    columns = rows.STORED_COLUMNS.split(", ")
+    news = ", ".join(f"{column} = excluded.{column}" for column in columns)
+    sql.execute(
+        f"INSERT INTO drains (version, remote, verified_at, {rows.STORED_COLUMNS}) "
+        f"VALUES (?, ?, ?{', ?' * len(columns)}) ON CONFLICT (version, remote) DO UPDATE SET "
+        f"verified_at = excluded.verified_at, {news}",
+        (version, remote, verified_at, *rows.row_of_stored(stored)),
+    )
+
+
+def set_shard_state(sql: apsw.Connection, version: int, state: ShardState) -> None:
+    sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, version))
+
+
+def delete_shard(sql: apsw.Connection, version: int) -> None:
+    sql.execute("DELETE FROM shards WHERE version = ?", (version,))
+
+
+def require(sql: apsw.Connection, version: int) -> Shard:
+    shard = shard_by_version(sql, version)
+    if shard is None:
+        raise NotFoundError(f"shard version {version} was replaced or deleted")
+    return shard
+
+
+def local_bytes_of(sql: apsw.Connection, number: int) -> tuple[int, int]:
+    """Return (shards, bytes) of a save that lie on this node."""
+    query = (
+        "SELECT count(*), coalesce(sum(size_bytes), 0) FROM shards "
+        "WHERE save = ? AND (file_id IS NOT NULL OR inline)"
+    )
+    shards, size_bytes = sql.execute(query, (number,)).get
+    return int(shards), int(size_bytes)
+
+
+def evict(sql: apsw.Connection, version: int) -> Shard:
+    """Record that a shard's local bytes go; return it as it was, with the file that is now free.
+
+    Raises:
+        NotFoundError: It was replaced or deleted meanwhile.
+        PinnedError: Its step is pinned.
+    """
+    shard = require(sql, version)
+    notes.refuse_pinned(sql, shard.run, shard.step)
+    _place(sql, version, lifecycle.after(shard.state, ShardEvent.EVICT), None)
+    return shard
+
+
+def record_damage(
+    sql: apsw.Connection, version: int, incident: IncidentRecord | None, now: float
+) -> Shard:
+    """Record that a shard's local bytes are damaged; return it as it was.
+
+    A clean one is evicted, as a remote has it; ``incident`` is recorded if it becomes quarantined.
+
+    Raises:
+        NotFoundError: It was replaced or deleted meanwhile.
+    """
+    shard = require(sql, version)
+    state = lifecycle.after(shard.state, ShardEvent.LOCAL_DAMAGE)
+    if state is ShardState.EVICTED:
+        _place(sql, version, state, None)
+        return shard
+    set_shard_state(sql, version, state)
+    if incident is not None and state is not shard.state:
+        notes.insert_incident(sql, incident, now)
+    return shard
+
+
+def attach(sql: apsw.Connection, version: int, file_id: str) -> Shard:
+    """Give a shard its restored local file; return it as it was before.
+
+    An evicted one is clean again; a quarantined one dirty, if a remote still waits for it.
+    """
+    shard = require(sql, version)
+    _place(sql, version, restored_state(sql, shard), file_id)
+    return shard
+
+
+def restored_state(sql: apsw.Connection, shard: Shard) -> ShardState:
+    """Return the state of a shard whose local bytes are sound again."""
+    state = lifecycle.after(shard.state, ShardEvent.RESTORED)
+    if is_everywhere(sql, shard.version):
+        state = lifecycle.after(state, ShardEvent.VERIFIED_REMOTELY)
+    return state
+
+
+def _place(sql: apsw.Connection, version: int, state: ShardState, file_id: str | None) -> None:
+    sql.execute("DELETE FROM bodies WHERE version = ?", (version,))
+    sql.execute(
+        "UPDATE shards SET state = ?, file_id = ?, inline = 0 WHERE version = ?",
+        (state, file_id, version),
+    )
+
+
+def reindex(sql: apsw.Connection) -> None:
+    """Make every index anew from its table, and drop what was sent of shards not known here."""
+    sql.execute("REINDEX").fetchall()
+    sql.execute("DELETE FROM drains WHERE version NOT IN (SELECT version FROM shards)")
+    sql.execute(
+        "DELETE FROM uploaded_parts WHERE NOT EXISTS (SELECT 1 FROM drains "
+        "WHERE version = uploaded_parts.version AND remote = uploaded_parts.remote)"
+    )
+
+
+def rewrite(
+    sql: apsw.Connection, version: int, save_id: str, name: str, rank: int, content: Content
+) -> None:
+    """Write again what a shard's row says of the shard; where its bytes are stays."""
+    sql.execute(
+        "UPDATE shards SET name = ?, rank = ?, size_bytes = ?, digest = ?, "
+        "block_digests = ?, element_size = 0, row_digest = ? WHERE version = ?",
+        (
+            name,
+            rank,
+            content.size_bytes,
+            rows.packed(content.digest),
+            digests.pack(content.block_digests),
+            rows.row_digest(save_id, name, rank, content),
+            version,
+        ),
+    )
+
+
+def quarantine(sql: apsw.Connection, version: int, incident: IncidentRecord, now: float) -> None:
+    """Keep the damaged bytes of a clean shard, as no remote says that it has others.
+
+    As what the remotes held it stays known, so that it can be sent there again as that.
+    """
+    shard = require(sql, version)
+    dirty = after(shard.state, ShardEvent.LOST_REMOTELY)
+    set_shard_state(sql, version, after(dirty, ShardEvent.LOCAL_DAMAGE))
+    notes.insert_incident(sql, incident, now)
+
+
+def reinstate(sql: apsw.Connection, version: int) -> None:
+    """Take a shard out of quarantine, as its bytes here were found to be sound."""
+    state = restored_state(sql, require(sql, version))
+    set_shard_state(sql, version, state)
+
+
+def configured_replicas(sql: apsw.Connection) -> dict[str, bool]:
+    """Return the replicas the catalog knows as those of the settings, and which are required."""
+    return {name: bool(required) for name, required in sql.execute("SELECT * FROM replicas")}
+
+
+def required_replicas(sql: apsw.Connection, version: int) -> set[str]:
+    """Return the replicas that a shard must be at before it is clean."""
+    query = (
+        "SELECT replicas.name FROM replicas "
+        "JOIN replications ON replications.remote = replicas.name "
+        "JOIN shards ON shards.save = replications.save "
+        f"WHERE shards.version = ? AND required AND replications.state IN ({_AWAITED})"
+    )
+    return {row[0] for row in sql.execute(query, (version,))}
+
+
+def is_everywhere(sql: apsw.Connection, version: int) -> bool:
+    """Return whether a shard is verified at every remote that it must be at to be clean."""
+    return {DURABLE} | required_replicas(sql, version) <= verified_remotes(sql, version)
+
+
+def present_remotes(sql: apsw.Connection, version: int, durable: str) -> set[str]:
+    """Return the remotes of the settings at which a shard is verified."""
+    replicas = {row[0] for row in sql.execute("SELECT name FROM replicas")}
+    return verified_remotes(sql, version) & {durable, *replicas}

@@ -1,0 +1,172 @@
+"""Unfinished multipart uploads of shards at remotes, and what replaced shards left there.
+
+Functions that write run inside a transaction (``Store.write``). Those that name a shard's version
+raise NotFoundError when it was replaced or deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+from cachetier_client.bucket_format.stored import Codec
+
+from cachetier.local.catalog import rows, saves, shards
+from cachetier.local.catalog.rows import FinishedUploadPart, Replaced, UploadRecord
+from cachetier.model.checkpoint import Save
+
+
+def unswept_saves(sql: apsw.Connection) -> list[Save]:
+    """Return saves that ended, and may have left unfinished uploads at the remote."""
+    return saves.saves_where(
+        sql,
+        "NOT swept AND location IS NOT NULL "
+        "AND state IN ('published', 'superseded', 'refused') ORDER BY number",
+    )
+
+
+def names_of_save(sql: apsw.Connection, number: int, names: Sequence[str]) -> list[str]:
+    """Return those of ``names`` that are, or were, shards of a save on this node."""
+    query = (
+        "SELECT ?2 WHERE EXISTS (SELECT 1 FROM shards WHERE save = ?1 AND name = ?2) "
+        "OR EXISTS (SELECT 1 FROM leftovers WHERE save = ?1 AND name = ?2)"
+    )
+    return [name for name in names if sql.execute(query, (number, name)).fetchone()]
+
+
+def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadRecord:
+    row = sql.execute(
+        "SELECT upload_id, part_bytes, attempts, verified_at, codec, element_size FROM drains "
+        "WHERE version = ? AND remote = ?",
+        (version, remote),
+    ).fetchone()
+    if row is None:
+        return UploadRecord(None, None, 0, None)
+    parts = sql.execute(
+        f"SELECT {rows.UPLOADED_PART_COLUMNS} FROM uploaded_parts "
+        "WHERE version = ? AND remote = ? ORDER BY number",
+        (version, remote),
+    )
+    finished = tuple(rows.upload_part_of(part) for part in parts)
+    upload_id, part_bytes, attempts, verified_at, codec, element_size = row
+    return UploadRecord(
+        upload_id, part_bytes, attempts, verified_at, Codec(codec), element_size, finished
+    )
+
+
+def forget_leftovers(sql: apsw.Connection, number: int) -> None:
+    """Forget what a save may have left unfinished, once no remote is to be swept any more."""
+    for table in ("leftovers", "replaced_uploads"):
+        sql.execute(
+            f"DELETE FROM {table} WHERE save = ?1 AND NOT EXISTS (SELECT 1 FROM saves "
+            "WHERE number = ?1 AND location IS NOT NULL AND NOT swept) AND NOT EXISTS "
+            "(SELECT 1 FROM replications WHERE save = ?1 AND location IS NOT NULL AND due)",
+            (number,),
+        )
+
+
+def ended_locations(sql: apsw.Connection, run: str, remote: str | None) -> dict[str, Save]:
+    """Return the saves of a run that take no more uploads, by where they lie.
+
+    At the durable remote, or with a name at that replica.
+    """
+    if remote is None:
+        query = (
+            "SELECT number, location FROM saves WHERE run = ? AND location IS NOT NULL "
+            f"AND state IN ('published', 'superseded', 'refused') AND {saves.ALONE_THERE}"
+        )
+        found = sql.execute(query, (run,))
+    else:
+        query = (
+            "SELECT save, replications.location FROM replications JOIN saves ON number = save "
+            "WHERE run = ? AND remote = ? AND replications.location <> '' "
+            "AND replications.state IN ('published', 'superseded', 'refused')"
+        )
+        found = sql.execute(query, (run, remote))
+    numbers = {str(location): int(number) for number, location in found}
+    known = {at: saves.save_by_number(sql, number) for at, number in numbers.items()}
+    return {at: save for at, save in known.items() if save is not None}
+
+
+def save_of_upload(
+    sql: apsw.Connection, ended: dict[str, Save], key: str, run_prefix: str
+) -> Save | None:
+    """Return the save of ``ended`` that has, or had, a shard here under ``key``; None for others.
+
+    What no save here names may be another node's, or somebody else's, and under way.
+    """
+    location, _, name = key.removeprefix(run_prefix).partition("/")
+    save = ended.get(location)
+    if save is None or not names_of_save(sql, save.number, [name]):
+        return None
+    return save
+
+
+def replaced_by(sql: apsw.Connection, number: int, name: str, remote: str) -> Replaced:
+    """Return what the shard called ``name`` of a save replaced here, and left at ``remote``."""
+    of_name = number, name
+    uploads = "SELECT upload_id FROM replaced_uploads WHERE save = ? AND name = ? AND remote = ?"
+    shards = "SELECT version, digest FROM leftovers WHERE save = ? AND name = ?"
+    return Replaced(
+        tuple(upload_id for (upload_id,) in sql.execute(uploads, (*of_name, remote))),
+        tuple((version, rows.unpacked(digest)) for version, digest in sql.execute(shards, of_name)),
+    )
+
+
+def begin_upload(
+    sql: apsw.Connection,
+    version: int,
+    remote: str,
+    upload_id: str,
+    part_bytes: int,
+    codec: Codec = Codec.RAW,
+    element_size: int = 0,
+) -> None:
+    """Remember a multipart upload, so that it goes on after a crash."""
+    shards.require(sql, version)
+    sql.execute("DELETE FROM uploaded_parts WHERE version = ? AND remote = ?", (version, remote))
+    sql.execute(
+        "INSERT INTO drains (version, remote, upload_id, part_bytes, codec, element_size) "
+        "VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (version, remote) DO UPDATE SET "
+        "upload_id = excluded.upload_id, part_bytes = excluded.part_bytes, "
+        "codec = excluded.codec, element_size = excluded.element_size, "
+        "stored_bytes = iif((codec, element_size) = (excluded.codec, excluded.element_size), "
+        "stored_bytes, NULL)",
+        (version, remote, upload_id, part_bytes, codec, element_size),
+    )
+
+
+def forget_upload(sql: apsw.Connection, version: int, remote: str) -> None:
+    """Forget an upload that the store no longer knows."""
+    sql.execute("DELETE FROM uploaded_parts WHERE version = ? AND remote = ?", (version, remote))
+    sql.execute(
+        "UPDATE drains SET upload_id = NULL, part_bytes = NULL WHERE version = ? AND remote = ?",
+        (version, remote),
+    )
+
+
+def record_parts(
+    sql: apsw.Connection, version: int, remote: str, parts: Sequence[FinishedUploadPart]
+) -> None:
+    """Remember finished parts of an upload."""
+    shards.require(sql, version)
+    sql.executemany(
+        "INSERT OR REPLACE INTO uploaded_parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(version, remote, *rows.row_of_upload_part(part)) for part in parts],
+    )
+
+
+def count_attempt(sql: apsw.Connection, version: int, remote: str) -> int:
+    """Count one more attempt at draining a shard and return which it is."""
+    shards.require(sql, version)
+    sql.execute(
+        "INSERT INTO drains (version, remote, attempts) VALUES (?, ?, 1) "
+        "ON CONFLICT (version, remote) DO UPDATE SET attempts = attempts + 1",
+        (version, remote),
+    )
+    return int(
+        sql.execute(
+            "SELECT attempts FROM drains WHERE version = ? AND remote = ?",
+            (version, remote),
+        ).get
+    )
