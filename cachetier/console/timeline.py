@@ -17,7 +17,8 @@ from cachetier_client.bucket_format.publication import missing_ranks
 from cachetier_client.units import counted, shown_span
 
 from cachetier.local.catalog.figures import RankProgress
-from cachetier.model.checkpoint import OPEN_STATES, PartState, RankPart, Save
+from cachetier.model.checkpoint import RankPart, Save
+from cachetier.model.lifecycle import OPEN_SAVES, PartState
 from cachetier.status.words import are
 
 LATE_SECONDS = 1.0
@@ -63,7 +64,7 @@ def saved_here(
     save: Save, parts: Sequence[RankPart], ranks: Sequence[RankProgress]
 ) -> list[RankProgress]:
     """Return the ranks that saved on this node: what it restored of others has no history here."""
-    if save.state in OPEN_STATES:
+    if save.state in OPEN_SAVES:
         return list(ranks)
     own = {part.rank for part in parts}
     return [each for each in ranks if each.rank in own]

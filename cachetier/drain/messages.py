@@ -25,7 +25,7 @@ from cachetier.drain.upload.compression_model import Verdict
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.local.catalog.notes import OwnClaim
 from cachetier.local.catalog.rows import NOTHING_REPLACED, FinishedUploadPart, Replaced
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.model.pace import PaceState
 from cachetier.model.packs import Member
 from cachetier.remote.settings import RemoteSettings

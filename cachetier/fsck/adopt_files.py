@@ -31,8 +31,7 @@ from cachetier.local.catalog.rows import NewShard
 from cachetier.local.files.permissions import unfollowed
 from cachetier.local.lost_and_found import Identity, LostAndFound, SetAside, superfluous_because
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import OPEN_STATES
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import OPEN_SAVES, ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket
 
@@ -116,7 +115,7 @@ class FileAdopter:
             return
         for save in found:
             since = save.started_at > file.written_at
-            if save.state in OPEN_STATES and since:
+            if save.state in OPEN_SAVES and since:
                 raise IntegrityError(f"save {save.save_id} of the step came since")
 
     def _checked_content(self, file: SetAside, identity: Identity) -> Content:

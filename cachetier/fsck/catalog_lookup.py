@@ -11,9 +11,14 @@ from cachetier.local.catalog.copies import Replication
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.open_catalog import CatalogView
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
+from cachetier.model.checkpoint import RankPart, Save
+from cachetier.model.lifecycle import (
+    CANDIDATE_SAVES,
+    DURABLE_SAVES,
+    OPEN_SAVES,
+    CopyState,
+)
 from cachetier.model.names import DURABLE
-from cachetier.model.replication import ReplicaState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
 
@@ -88,17 +93,16 @@ class SavesAt:
 
     def is_published(self, save: Save) -> bool:
         if self._is_durable:
-            return save.state is SaveState.PUBLISHED
+            return save.state in DURABLE_SAVES
         there = self._replication(save)
-        return there is not None and there.state is ReplicaState.PUBLISHED
+        return there is not None and there.state is CopyState.PUBLISHED
 
     def is_open(self, save: Save) -> bool:
         """Return whether a save may still be published: at a replica also once it is durable."""
         if self._is_durable:
-            return save.state in OPEN_STATES
+            return save.state in OPEN_SAVES
         there = self._replication(save)
-        hopeful = (*OPEN_STATES, SaveState.PUBLISHED)
-        return save.state in hopeful and there is not None and there.state is ReplicaState.OPEN
+        return save.state in CANDIDATE_SAVES and there is not None and there.state is CopyState.OPEN
 
     def parts(self, save: Save) -> list[RankPart]:
         """Return the parts of a save that this node has; ``uploaded`` tells of the remote."""

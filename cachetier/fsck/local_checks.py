@@ -22,8 +22,7 @@ from cachetier.local.lost_and_found import Identity, LostAndFound, superfluous_b
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.check_queries import PAGE_ROWS, CheckedRow
 from cachetier.local.repair.open_catalog import CatalogView
-from cachetier.model.checkpoint import SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import DURABLE_SAVES, ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 
@@ -236,7 +235,7 @@ def _contradiction(row: CheckedRow, shard: Shard) -> str | None:
 
 def doubtful_copies(row: CheckedRow, shard: Shard) -> dict[str, str]:
     """Return the remotes of which a row says what cannot be, each with what that is."""
-    published = row.save_state == SaveState.PUBLISHED
+    published = row.save_state in DURABLE_SAVES
     found = {
         remote: f"as what {remote} holds it cannot be read any more" for remote in row.unreadable
     }

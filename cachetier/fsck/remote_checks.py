@@ -25,7 +25,8 @@ from cachetier.local.catalog import saves, uploads
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.check_queries import PAGE_ROWS
 from cachetier.local.repair.open_catalog import CatalogView
-from cachetier.model.checkpoint import OPEN_STATES, Save, SaveState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import OPEN_SAVES, SaveState
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Remote
 
@@ -162,7 +163,7 @@ class RemoteChecks:
                     continue
                 message = f"the part of rank {part.rank} is one of save {found.save_id}"
             now = self._view.read(saves.save_by_number, save.number)
-            if now is not None and now.state in OPEN_STATES:
+            if now is not None and now.state in OPEN_SAVES:
                 yield self._of(FindingKind.PART_DAMAGED, save, message, rank=part.rank)
 
     def _elsewhere(

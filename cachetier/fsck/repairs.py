@@ -23,8 +23,7 @@ from cachetier.fsck.object_repairs import ObjectRepairs
 from cachetier.fsck.remote_index import RemoteIndex
 from cachetier.fsck.row_repairs import OF_THE_CATALOG
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import SaveState
-from cachetier.model.lifecycle import ForbiddenTransitionError
+from cachetier.model.lifecycle import DURABLE_SAVES, ForbiddenTransitionError
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
@@ -145,7 +144,7 @@ class Repairs:
         assert self._restore is not None  # else no remote was asked
         run, step = self._lookup.save(finding).run, self._lookup.save(finding).step
         self._restore.knowledge.manifest(run, step)
-        if self._lookup.save(finding).state is SaveState.PUBLISHED:
+        if self._lookup.save(finding).state in DURABLE_SAVES:
             raise LeftError("it is pinned here: `cachetier unpin` lets it go")
         return "it has ended here too"
 

@@ -51,8 +51,8 @@ from cachetier.errors import (
 from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.catalog import copies, notes, parts, saves, shards, uploads
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import Save, SaveState, claimant_of
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.checkpoint import Save, claimant_of
+from cachetier.model.lifecycle import SaveState, ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.base import UploadedPart
 from cachetier.remote.bucket import Bucket

@@ -21,8 +21,7 @@ from cachetier.errors import CachetierError
 from cachetier.local.catalog import parts, saves, shards
 from cachetier.local.files.data_files import FILE_ID, identity_of
 from cachetier.local.identity import ObjectIdentity
-from cachetier.model.checkpoint import OPEN_STATES
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import OPEN_SAVES, ShardState
 
 KEPT_SECONDS = 30 * 86_400.0
 
@@ -120,7 +119,7 @@ def superfluous_because(
     if save is None:
         return None
     row = shards.shard_named(sql, save.number, identity.name)
-    if row is None and save.state not in OPEN_STATES:
+    if row is None and save.state not in OPEN_SAVES:
         return f"its save is {save.state}, without it"
     if row is not None:
         wanted = (row.content.size_bytes, row.content.digest)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.bucket_format.publication import Claimant
@@ -23,35 +22,14 @@ from cachetier.errors import (
     SaveSupersededError,
     StepPublishedError,
 )
-
-
-class SaveState(StrEnum):
-    """``local_only`` is open as well, to ranks and readers, but not drained: see ``policy``.
-
-    ``replicated``: published at a replica, which is all this node knows of it, as the durable
-    remote could not be asked. It can be restored, and is replaced by whatever comes after it.
-
-    ``objects``: no step at all, but what a mount of the S3 door holds: see ``objects``.
-    """
-
-    OPEN = "open"
-    LOCAL_ONLY = "local_only"
-    PUBLISHED = "published"
-    SUPERSEDED = "superseded"
-    REFUSED = "refused"
-    DELETED = "deleted"
-    REPLICATED = "replicated"
-    OBJECTS = "objects"
-
-
-OPEN_STATES = (SaveState.OPEN, SaveState.LOCAL_ONLY)  # in these a save takes shards and seals
-CONFIRMED_STATES = (SaveState.PUBLISHED, SaveState.REPLICATED)  # in these a remote has it whole
-
-
-class PartState(StrEnum):
-    OPEN = "open"
-    SEALED = "sealed"
-    ABORTED = "aborted"
+from cachetier.model.lifecycle import (
+    CANDIDATE_SAVES,
+    CONFIRMED_SAVES,
+    DURABLE_SAVES,
+    OPEN_SAVES,
+    PartState,
+    SaveState,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +75,6 @@ class RankPart:
         return self.state is PartState.SEALED and not self.follows
 
 
-_NOT_ENDED = (*OPEN_STATES, SaveState.PUBLISHED)
-
-
 def claimant_of(save: Save, saves: Sequence[Save] = ()) -> Claimant:
     """Return ``save`` as the bucket's arbitration knows it; ``saves`` are those of its step."""
     earlier = [each for each in saves if each.number < save.number]
@@ -110,8 +85,8 @@ def claimant_of(save: Save, saves: Sequence[Save] = ()) -> Claimant:
         world_size=save.world_size,
         overwrite=save.overwrite,
         started_at=save.started_at,
-        replaced=tuple(each.save_id for each in earlier if each.state not in _NOT_ENDED),
-        preceding=tuple(each.save_id for each in earlier if each.state in _NOT_ENDED),
+        replaced=tuple(each.save_id for each in earlier if each.state not in CANDIDATE_SAVES),
+        preceding=tuple(each.save_id for each in earlier if each.state in CANDIDATE_SAVES),
     )
 
 
@@ -139,7 +114,7 @@ def learned_state(save: Save, seen: Manifest) -> SaveState:
     ours = seen.save_id == save.save_id
     if ours and seen.state is ManifestState.PUBLISHED:
         return SaveState.PUBLISHED
-    if ours or save.state in CONFIRMED_STATES:
+    if ours or save.state in CONFIRMED_SAVES:
         return ended_by(save, seen) or save.state
     return save.state
 
@@ -156,7 +131,7 @@ def admitted_save(saves: Sequence[Save], ids: SaveIds) -> Save | None:
     for save in saves:
         if save.save_id == ids.save_id:
             return _still_writable(save, ids)
-    published = [save for save in saves if save.state is SaveState.PUBLISHED]
+    published = [save for save in saves if save.state in DURABLE_SAVES]
     if published and not ids.overwrite:
         raise StepPublishedError(
             f"step {ids.step} is published already (save {published[0].save_id})", **ids.context
@@ -196,10 +171,10 @@ def visible_save(
     that is not whole never goes before a published one. Where there is neither, the newest known
     from a replica.
     """
-    final = [save for save in saves if save.state is SaveState.PUBLISHED or save.number in whole]
+    final = [save for save in saves if save.state in DURABLE_SAVES or save.number in whole]
     if final:
         return max(final, key=lambda save: (save.number in whole and save.overwrite, save.number))
-    for states in (OPEN_STATES, (SaveState.REPLICATED,)):
+    for states in (OPEN_SAVES, (SaveState.REPLICATED,)):
         candidates = [save for save in saves if save.state in states]
         if candidates:
             return max(candidates, key=lambda save: (save.number in sealed, save.number))

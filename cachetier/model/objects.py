@@ -24,6 +24,7 @@ from cachetier_client.identity.names import MOUNT_MARK, RESERVED_SEGMENT
 from cachetier_client.io.digests import to_hex
 
 from cachetier.model.levels import Level
+from cachetier.model.lifecycle import ObjectState
 
 KEY_LIMIT_BYTES = 1024
 LAST_CODE_POINT = "\U0010ffff"  # keys are in the order of their bytes, and so of code points
@@ -150,14 +151,6 @@ class Head:
 
 
 NO_HEAD = Head()
-
-
-class ObjectState(StrEnum):
-    """``conflict``: a person must decide, as somebody else changed the key, or it is refused."""
-
-    DIRTY = "dirty"
-    CLEAN = "clean"
-    CONFLICT = "conflict"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import DRAINED_SAVES, DURABLE_SAVES, KEPT_SAVES
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def surplus(steps: Sequence[LocalStep], keep: int) -> list[Save]:
 
 def _kept(steps: Sequence[LocalStep], keep: int) -> list[Save]:
     complete = [step.save for step in steps if step.complete]
-    published = [step.save for step in steps if step.save.state is SaveState.PUBLISHED]
+    published = [step.save for step in steps if step.save.state in DURABLE_SAVES]
     by_step = sorted(complete, key=lambda save: (save.step, save.number))
     by_arrival = sorted(complete, key=lambda save: save.number)
     newest = sorted(published, key=lambda save: (save.step, save.number))
@@ -77,16 +78,16 @@ def _kept(steps: Sequence[LocalStep], keep: int) -> list[Save]:
 
 
 def _may_go(step: LocalStep, kept: Sequence[Save]) -> bool:
-    if step.save.state is SaveState.PUBLISHED:
+    if step.save.state in DURABLE_SAVES:
         return True
-    if step.save.state is not SaveState.LOCAL_ONLY:
+    if step.save.state not in KEPT_SAVES:
         return False
     # What was never completed goes once its ranks have completed something newer.
     return step.complete or (bool(kept) and all(_is_older(step.save, other) for other in kept))
 
 
 def _not_started(save: Save) -> bool:
-    return save.state is SaveState.OPEN and save.location is None and not save.wanted
+    return save.state in DRAINED_SAVES and save.location is None and not save.wanted
 
 
 def _is_older(save: Save, other: Save) -> bool:

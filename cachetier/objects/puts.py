@@ -21,7 +21,8 @@ from cachetier.local.catalog.objects import (
 from cachetier.local.identity import FileMark, ObjectIdentity
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
-from cachetier.model.objects import KEY_LIMIT_BYTES, NO_HEAD, Mount, ObjectState, etag_of
+from cachetier.model.lifecycle import ObjectState
+from cachetier.model.objects import KEY_LIMIT_BYTES, NO_HEAD, Mount, etag_of
 from cachetier.objects.base import PutAnswer, PutObject
 from cachetier.objects.intake import ObjectIntake, piece_of, refuse_read_only
 from cachetier.objects.ordering import Ordering, Place

@@ -21,7 +21,8 @@ from cachetier_client.bucket_format.publication import Claimant, ClaimState
 
 from cachetier.local.catalog import notes, saves
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, Save
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import PartState
 from cachetier.remote.bucket import Bucket
 
 RANKS_NAMED = 5

@@ -15,7 +15,8 @@ from itertools import groupby
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import figures, notes, saves, shards
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import Save, SaveState, sealed_here
+from cachetier.model.checkpoint import Save, sealed_here
+from cachetier.model.lifecycle import DURABLE_SAVES, KEPT_SAVES
 from cachetier.model.policy import LocalStep, surplus
 from cachetier.model.shard import Shard
 from cachetier.telemetry import events
@@ -57,19 +58,19 @@ class Retention:
             return evicted_bytes
         for save in self._surplus(self._store.read(saves.saves_with_bytes), self._keep_local):
             freed_bytes = self._give_up(save)
-            evicted_bytes += freed_bytes if save.state is SaveState.PUBLISHED else 0
+            evicted_bytes += freed_bytes if save.state in DURABLE_SAVES else 0
         return evicted_bytes
 
     def make_room(self) -> int:
         """Give up local-only steps until those who wait for room have it; return the bytes."""
         found = self._store.read(saves.saves_with_bytes)
-        if not any(save.state is SaveState.LOCAL_ONLY for save in found):
+        if not any(save.state in KEPT_SAVES for save in found):
             return 0
         freed_bytes = 0
         for save in self._surplus(found, 1):
             if self._has_room():
                 return freed_bytes
-            if save.state is SaveState.LOCAL_ONLY:
+            if save.state in KEPT_SAVES:
                 freed_bytes += self._give_up(save)
         if not self._has_room():
             self._let_one_go()
@@ -85,7 +86,7 @@ class Retention:
         if totals.dirty_shards:
             return  # that makes room
         found = self._unpinned(self._store.read(saves.saves_with_bytes))
-        oldest = next((save for save in found if save.state is SaveState.LOCAL_ONLY), None)
+        oldest = next((save for save in found if save.state in KEPT_SAVES), None)
         if oldest is not None:
             tell(log, events.LOCAL_ONLY_DRAINED, **of(oldest))
             self._store.write(saves.want, oldest.number)
@@ -110,7 +111,7 @@ class Retention:
 
     def _give_up(self, save: Save) -> int:
         try:
-            return self._remove(save) if save.state is SaveState.LOCAL_ONLY else self._clear(save)
+            return self._remove(save) if save.state in KEPT_SAVES else self._clear(save)
         except CatalogDamagedError as error:
             tell(log, events.LOCAL_ONLY_KEPT, reason=error.message, **of(save))
             return 0

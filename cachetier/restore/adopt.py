@@ -23,8 +23,8 @@ from cachetier.errors import (
 from cachetier.local.catalog import manifests
 from cachetier.local.catalog.rows import NewShard, RemoteCopy, RemoteSave
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import Save, SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import SaveState, ShardState
 from cachetier.remote.bucket import Remote
 from cachetier.restore.published import FoundStep, PublishedSteps
 

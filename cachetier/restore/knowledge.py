@@ -52,7 +52,8 @@ from cachetier.errors import (
 from cachetier.local.catalog import copies, manifests, saves, shards
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import Save, SaveState, ended_by
+from cachetier.model.checkpoint import Save, ended_by
+from cachetier.model.lifecycle import DURABLE_SAVES, SaveState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
 from cachetier.restore.replica_choice import Absences
@@ -285,7 +286,7 @@ class Knowledge:
     def sweep(self) -> None:
         """Refresh some published steps that have bytes here, those not asked for longest first."""
         found = self._store.read(saves.saves_with_bytes)
-        steps = {(save.run, save.step) for save in found if save.state is SaveState.PUBLISHED}
+        steps = {(save.run, save.step) for save in found if save.state in DURABLE_SAVES}
         looks = {step: self._looks.get(step) for step in steps if not self.is_fresh(*step)}
         asked_at = {step: look.asked_at if look else 0.0 for step, look in looks.items()}
         with self._changed:
@@ -339,7 +340,7 @@ class Knowledge:
         asked_at = self._clock.monotonic()
         there = set(self._answer(lambda: self._durable.bucket.steps(run)))
         for save in self._store.read(saves.saves_of_run, run):
-            if save.state is SaveState.PUBLISHED and save.step not in there:
+            if save.state in DURABLE_SAVES and save.step not in there:
                 self._remember((run, save.step), None, asked_at)
         self._listed[run] = there
         if len(self._listed) > LISTS_KEPT:

@@ -16,7 +16,7 @@ from cachetier_client.bucket_format.documents import Manifest, ManifestState, ma
 from cachetier.errors import IntegrityError, RemoteError
 from cachetier.local.catalog import saves
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.remote.bucket import Remote
 from cachetier.restore.knowledge import Knowledge
 

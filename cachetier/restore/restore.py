@@ -28,8 +28,7 @@ from cachetier.local.catalog import objects, saves, shards
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.catalog.saves import VisibleShard
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import OPEN_STATES, SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import DURABLE_SAVES, OPEN_SAVES, SaveState, ShardState
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
@@ -340,10 +339,10 @@ class Restore:
             if known.save is None:
                 text = f"step {step} was deleted by another node"
                 raise NotFoundError(text, run=run, step=step, name=name)
-            if hearsay and known.shard is not None and known.save.state is SaveState.PUBLISHED:
+            if hearsay and known.shard is not None and known.save.state in DURABLE_SAVES:
                 with contextlib.suppress(RemoteError, NotFoundError):
                     self._adoption.adopt(run, step, name)  # its copy at the durable remote as well
-        if known.shard is None and not (known.save and known.save.state in OPEN_STATES):
+        if known.shard is None and not (known.save and known.save.state in OPEN_SAVES):
             self._adoption.adopt(run, step, name)
             known = self._known(run, step, name)
         if known.shard is None:
@@ -355,7 +354,7 @@ class Restore:
     def _max_age_seconds(self, known: VisibleShard) -> float | None:
         """Return how old knowledge of a step may be for a read; None if it does not matter."""
         save = known.save
-        is_open = save is not None and save.state in OPEN_STATES
+        is_open = save is not None and save.state in OPEN_SAVES
         if save is None or (known.shard is None and not is_open):
             return None  # it is adopted from what is there now
         if known.shard is None:

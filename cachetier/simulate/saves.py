@@ -16,20 +16,18 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.serve.remote_state import SaveOutcome
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.catalog.shards import ALL, ShardFilter
-from cachetier.model.checkpoint import (
-    OPEN_STATES,
+from cachetier.model.checkpoint import RankPart, Save, sealed_here
+from cachetier.model.lifecycle import (
+    KEPT_SAVES,
+    OPEN_SAVES,
+    REPLACED_SAVES,
     PartState,
-    RankPart,
-    Save,
     SaveState,
-    sealed_here,
+    ShardState,
 )
-from cachetier.model.lifecycle import ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.policy import LocalStep, Policy
 from cachetier.model.shard import Shard
-
-_SWEPT = (SaveState.SUPERSEDED, SaveState.REFUSED)
 
 
 @dataclass(slots=True)
@@ -69,7 +67,7 @@ class Saves:
         for save in self.of_step(ids.run, ids.step):
             if save.save_id == ids.save_id:
                 return self._held[save.number]
-            if save.state in OPEN_STATES:
+            if save.state in OPEN_SAVES:
                 self._end(self._held[save.number], SaveState.SUPERSEDED)
         local_only = self._policy.keeps_local(ids.step)
         state = SaveState.LOCAL_ONLY if local_only else SaveState.OPEN
@@ -147,7 +145,7 @@ class Saves:
     def drop(self, number: int, versions: Sequence[int] | None = None) -> int:
         """Let local bytes of a save go, all that are not dirty by default; return how many."""
         held = self._held[number]
-        local_only = held.save.state is SaveState.LOCAL_ONLY
+        local_only = held.save.state in KEPT_SAVES
         if versions is None:
             versions = [each for each in held.local if local_only or each not in held.dirty]
         if local_only:
@@ -196,7 +194,7 @@ class Saves:
 
     def _end(self, held: HeldSave, state: SaveState, now: float = 0.0) -> None:
         held.change(state=state, published_at=now if state is SaveState.PUBLISHED else None)
-        if state not in _SWEPT or held.save.location is None:
+        if state not in REPLACED_SAVES or held.save.location is None:
             self._unfinished.pop(held.save.number, None)
         if state is SaveState.PUBLISHED:
             self._published(held.save.run, held.save.step, held.save.save_id)

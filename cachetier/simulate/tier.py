@@ -12,7 +12,7 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.local.files.space import Space
 from cachetier.model.backpressure import WhenFull
-from cachetier.model.checkpoint import OPEN_STATES, SaveState
+from cachetier.model.lifecycle import KEPT_SAVES, OPEN_SAVES
 from cachetier.model.policy import Policy, surplus
 from cachetier.reclaim.evict import Watermarks
 from cachetier.reclaim.loop import COLLECT_SECONDS
@@ -113,7 +113,7 @@ class Tier:
     def _commit(self, put: _Put) -> None:
         if self.lost:
             return
-        if put.held.save.state in OPEN_STATES:
+        if put.held.save.state in OPEN_SAVES:
             now = self._events.seconds
             self.saves.commit(put.held, put.rank, put.name, put.size_bytes, now)
             put.ended(True, put.waited_seconds)
@@ -158,12 +158,12 @@ class Tier:
     def _give_up_local_only(self) -> None:
         steps = self.saves.local_steps().values()
         for save in [save for of_run in steps for save in surplus(of_run, 1)]:
-            if self._waiting and save.state is SaveState.LOCAL_ONLY:
+            if self._waiting and save.state in KEPT_SAVES:
                 self.space.release(self.saves.drop(save.number))
                 self._admit()
         if self._waiting and not self.saves.dirty_bytes():
             left = [step.save for of_run in self.saves.local_steps().values() for step in of_run]
-            local_only = [save for save in left if save.state is SaveState.LOCAL_ONLY]
+            local_only = [save for save in left if save.state in KEPT_SAVES]
             if local_only:
                 self.saves.want(min(local_only, key=lambda save: save.number).number)
                 self.drain.poke()

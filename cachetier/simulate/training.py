@@ -10,7 +10,7 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.local.catalog.figures import Dirty, DurableStep, OpenSave
 from cachetier.local.catalog.figures import Run as KnownRun
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.simulate.events import Events
 from cachetier.simulate.scenario import Run
 from cachetier.simulate.tier import Tier

@@ -40,11 +40,18 @@ from cachetier.local.catalog import copies, figures, manifests, notes, parts, sa
 from cachetier.local.catalog.figures import ShardPlace
 from cachetier.local.catalog.notes import Pin
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import CONFIRMED_STATES, OPEN_STATES, Save, SaveState
+from cachetier.model.checkpoint import Save
 from cachetier.model.levels import Level
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import (
+    CONFIRMED_SAVES,
+    DURABLE_SAVES,
+    KEPT_SAVES,
+    OPEN_SAVES,
+    CopyState,
+    SaveState,
+    ShardState,
+)
 from cachetier.model.names import DURABLE
-from cachetier.model.replication import ReplicaState
 from cachetier.notifier import Changes
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import save_of
@@ -258,7 +265,7 @@ class Checkpoints:
     def _refreshed(self, run: str, limit: int = 0) -> list[Save]:
         """Return what ``_shown_saves`` does, the ``limit`` newest, once the bucket was asked."""
         shown = self._shown_saves(run)[-limit:]
-        steps = [save.step for save in reversed(shown) if save.state in CONFIRMED_STATES]
+        steps = [save.step for save in reversed(shown) if save.state in CONFIRMED_SAVES]
         asked = self._knowledge.refresh_listed(run, steps)
         return self._shown_saves(run)[-limit:] if asked else shown
 
@@ -351,7 +358,7 @@ class Checkpoints:
         found = self.latest(run, level)
         number, save_id = (found.step, found.save_id) if found is not None else (-1, "")
         if level is Level.LOCAL:
-            shown = [save for save in self._shown_saves(run) if save.state in CONFIRMED_STATES]
+            shown = [save for save in self._shown_saves(run) if save.state in CONFIRMED_SAVES]
             there = max((save.step for save in shown), default=number)
             return NewestSteps(found, newer_remote=there if there > number else None)
         elsewhere = heard and tuple(each for each in heard if each.is_newer(number, save_id))
@@ -373,7 +380,7 @@ class Checkpoints:
             view = self._view(save)
             number = save.number
             listed = self._store.read(shards.shards_of, number)
-            if save.state in OPEN_STATES or view.shards:
+            if save.state in OPEN_SAVES or view.shards:
                 here = [shard_view(shard) for shard in listed]
                 return view, here + ([] if stale else self._shards_elsewhere(save, view, here))
         found = self._published.find(run, step)
@@ -385,7 +392,7 @@ class Checkpoints:
         self, save: Save, view: StepView, here: list[ShardView]
     ) -> list[ShardView]:
         """Return what other nodes put into a published save; nothing while no remote answers."""
-        if save.state is not SaveState.PUBLISHED or is_whole(save.world_size, view.ranks):
+        if save.state not in DURABLE_SAVES or is_whole(save.world_size, view.ranks):
             return []
         try:
             found = self._published.find(save.run, save.step)
@@ -433,9 +440,9 @@ class Checkpoints:
         parts = self._store.read(saves.parts_of, save.number)
         summary = self._store.read(shards.summary_of, save.number)
         there = self._store.read(copies.replications_of, save.number)
-        replicated = any(each.state is ReplicaState.PUBLISHED for each in there)
+        replicated = any(each.state is CopyState.PUBLISHED for each in there)
         pinned = self._store.read(notes.is_pinned, save.run, save.step)
-        confirmed = save.state in CONFIRMED_STATES
+        confirmed = save.state in CONFIRMED_SAVES
         whole = self._store.read(shards.whole_ranks, save.number) if confirmed else ()
         known = save, parts, summary
         view = view_of_save(*known, replicated=replicated, pinned=pinned, whole_ranks=whole)
@@ -527,7 +534,7 @@ class Checkpoints:
                 run=run,
                 step=step,
             )
-        if save is not None and save.state in OPEN_STATES and not save.wanted:
+        if save is not None and save.state in OPEN_SAVES and not save.wanted:
             self._store.write(saves.want, save.number)
 
     def _shard_reached(self, run: str, step: int, name: str, level: Level) -> bool:
@@ -546,7 +553,7 @@ class Checkpoints:
 
     def _refuse_local_only(self, run: str, step: int) -> None:
         save = self._store.read(saves.shown_save, run, step)
-        if save is not None and save.state is SaveState.LOCAL_ONLY:
+        if save is not None and save.state in KEPT_SAVES:
             raise LocalOnlyError(
                 f"a policy keeps step {step} of {run} on this node only", run=run, step=step
             )
@@ -563,7 +570,7 @@ class Checkpoints:
         view = self._view(save)
         if view.state == "damaged":
             raise IntegrityError(f"step {step} has damaged shards", run=run, step=step)
-        if level in view.levels or (level is Level.LOCAL and save.state in CONFIRMED_STATES):
+        if level in view.levels or (level is Level.LOCAL and save.state in CONFIRMED_SAVES):
             return self._age(run, step)
         if level is not Level.LOCAL:
             self._refuse_local_only(run, step)

@@ -8,7 +8,8 @@ from cachetier.errors import (
     SaveSupersededError,
     StepPublishedError,
 )
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import SaveState
 
 
 def no_step(run: str, step: int) -> NotFoundError:

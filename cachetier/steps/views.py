@@ -11,16 +11,16 @@ from cachetier_client.results import UnflushedStep
 
 from cachetier.local.catalog.figures import RankProgress, ShardCount
 from cachetier.local.catalog.rows import Summary
-from cachetier.model.checkpoint import (
-    CONFIRMED_STATES,
-    OPEN_STATES,
-    PartState,
-    RankPart,
-    Save,
-    SaveState,
-    sealed_here,
-)
+from cachetier.model.checkpoint import RankPart, Save, sealed_here
 from cachetier.model.levels import Level
+from cachetier.model.lifecycle import (
+    CONFIRMED_SAVES,
+    DURABLE_SAVES,
+    KEPT_SAVES,
+    OPEN_SAVES,
+    PartState,
+    SaveState,
+)
 from cachetier.model.shard import Shard
 from cachetier.restore.published import FoundStep
 
@@ -108,14 +108,14 @@ def view_of_save(
     sealed = [part for part in parts if part.state is PartState.SEALED]
     ranks = {part.rank for part in sealed}
     damaged = summary.quarantined_shards > 0
-    if save.state in CONFIRMED_STATES:
+    if save.state in CONFIRMED_SAVES:
         ranks.update(whole_ranks)
         known = sealed_here(parts) if parts else bool(whole_ranks)
         here = known and not damaged and not summary.evicted_shards
     else:
-        here = sealed_here(parts) and not damaged and save.state in OPEN_STATES
-    durable = save.state is SaveState.PUBLISHED
-    there = (replicated and save.state in OPEN_STATES) or save.state is SaveState.REPLICATED
+        here = sealed_here(parts) and not damaged and save.state in OPEN_SAVES
+    durable = save.state in DURABLE_SAVES
+    there = (replicated and save.state in OPEN_SAVES) or save.state is SaveState.REPLICATED
     return StepView(
         run=save.run,
         step=save.step,
@@ -175,7 +175,7 @@ def _levels(local: bool, replicated: bool, durable: bool) -> tuple[str, ...]:
 
 
 def _state(save: Save, parts: list[RankPart], damaged: bool) -> str:
-    if save.state not in OPEN_STATES:
+    if save.state not in OPEN_SAVES:
         return str(save.state)
     if damaged:
         return "damaged"
@@ -183,7 +183,7 @@ def _state(save: Save, parts: list[RankPart], damaged: bool) -> str:
         return "aborted"
     if not sealed_here(parts):
         return "open"
-    return "local_only" if save.state is SaveState.LOCAL_ONLY else "sealed"
+    return "local_only" if save.state in KEPT_SAVES else "sealed"
 
 
 def shard_view(shard: Shard) -> ShardView:

@@ -11,8 +11,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CachetierError, FencedError
 from cachetier.local.catalog import saves
-from cachetier.model.checkpoint import PartState, SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import PartState, SaveState, ShardState
 from cachetier.remote.base import ObjectStore
 from tests.crash.workload import KEYS, NAMES, RUN, STEPS, Promise
 from tests.fakes.fake_clock import FakeClock

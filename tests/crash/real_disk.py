@@ -25,7 +25,7 @@ import apsw
 
 from cachetier import libc
 from cachetier.local.catalog import saves
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from tests.crash.judge import judge, judge_drained, open_node
 from tests.crash.sweep import CAPACITY_BYTES, Remote, repeatable
 from tests.crash.workload import RUN, STEPS, Place, Promise, Workload

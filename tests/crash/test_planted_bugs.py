@@ -62,7 +62,7 @@ from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.identity import FileMark
 from cachetier.local.store import Staged, Store
-from cachetier.model.checkpoint import PartState
+from cachetier.model.lifecycle import PartState
 from cachetier.remote.base import IF_ABSENT
 from tests.crash.judge import judge_fenced
 from tests.crash.sweep import Life, judge_start, live, sweep

@@ -14,7 +14,7 @@ import pytest
 from awscrt.checksums import crc64nvme
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.remote.boto_client import Credentials, connect
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint

@@ -11,8 +11,8 @@ import pytest
 from cachetier_client.clock import SystemClock
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.model.checkpoint import SaveState
 from cachetier.model.levels import Level
+from cachetier.model.lifecycle import SaveState
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node
 

@@ -18,8 +18,7 @@ from cachetier_client.bucket_format.documents import ShardSummary
 from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.model.checkpoint import SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import SaveState, ShardState
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, patterned
 

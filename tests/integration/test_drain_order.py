@@ -16,7 +16,7 @@ from cachetier.drain.schedule.queue_state import EQUAL, Weights
 from cachetier.drain.serve.eta import TELLING_UPLOADS, etas
 from cachetier.errors import LocalOnlyError
 from cachetier.local.catalog import figures, saves
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.remote.base import Body
 from tests.fakes.memory_store import MemoryObjectStore

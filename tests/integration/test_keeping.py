@@ -12,7 +12,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import TransientError
 from cachetier.local.catalog import copies
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from tests.integration.serving import Served, client_by, serving
 from tests.integration.test_cli import STEP, run
 

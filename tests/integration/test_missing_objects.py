@@ -16,9 +16,9 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.errors import IntegrityError, NotFoundError, RemoteRefusedError, TransientError
 from cachetier.local.catalog import manifests, notes, saves
 from cachetier.local.catalog.rows import NewShard, RemoteCopy
-from cachetier.model.checkpoint import Save, SaveState, claimant_of
+from cachetier.model.checkpoint import Save, claimant_of
 from cachetier.model.levels import Level
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import SaveState, ShardState
 from cachetier.reclaim.evict import Evictor, Watermarks
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.fill import Room

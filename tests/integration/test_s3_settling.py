@@ -16,7 +16,8 @@ from cachetier.cli.app import app
 from cachetier.errors import RemoteRefusedError
 from cachetier.local.catalog import objects
 from cachetier.local.catalog.rows import IncidentRecord
-from cachetier.model.objects import NO_HEAD, Mount, ObjectState, ObjectVersion
+from cachetier.model.lifecycle import ObjectState
+from cachetier.model.objects import NO_HEAD, Mount, ObjectVersion
 from cachetier.objects.base import PutObject
 from tests.integration.serving import Served, serving
 

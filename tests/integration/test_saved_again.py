@@ -10,8 +10,8 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import SaveSupersededError
 from cachetier.local.catalog import saves
-from cachetier.model.checkpoint import SaveState
 from cachetier.model.levels import Level
+from cachetier.model.lifecycle import SaveState
 from cachetier.model.policy import Policy
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node

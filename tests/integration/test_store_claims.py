@@ -16,7 +16,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import TransientError
 from cachetier.local.catalog import notes
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.remote.base import Body, Condition, Headers, Metadata
 from tests.fakes.memory_store import MemoryObjectStore, bytes_of
 from tests.integration.drain_node import REMOTE, Node, patterned

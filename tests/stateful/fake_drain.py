@@ -27,9 +27,9 @@ from cachetier.local.catalog import copies, saves, shards, uploads
 from cachetier.local.catalog.rows import FinishedUploadPart, IncidentRecord
 from cachetier.local.catalog.shards import small_of
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, Save, SaveState
+from cachetier.model.checkpoint import Save
 from cachetier.model.composing import pieces
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import PartState, SaveState, ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.packs import Member, is_packable, next_pack
 from cachetier.model.shard import Shard

@@ -14,7 +14,8 @@ from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.errors import RemoteError
 from cachetier.local.catalog import saves, shards
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, Save, SaveState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import PartState, SaveState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket
 from tests.stateful.reading import bytes_of

@@ -18,8 +18,7 @@ from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.local.catalog import connection, saves
 from cachetier.local.catalog.rows import LOG_LOST
 from cachetier.local.store import Staged
-from cachetier.model.checkpoint import OPEN_STATES
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import OPEN_SAVES, ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
@@ -62,7 +61,7 @@ class HandsOnDisk:
         number = world.dice.choice((0, 1))
         node = world.nodes[number]
         unfinished = node.store.read(saves.unfinished_saves)
-        going_on = {(each.step, each.save_id) for each in unfinished if each.state in OPEN_STATES}
+        going_on = {(each.step, each.save_id) for each in unfinished if each.state in OPEN_SAVES}
         rows = [row for row in node.rows() if (row.step, row.save_id) in going_on]
         node.die()
         log = node.cache_dir / "catalog.db-wal"

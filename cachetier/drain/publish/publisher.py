@@ -30,7 +30,7 @@ from cachetier_client.io.digests import to_hex
 
 from cachetier.drain.publish.own_writes import OwnWrites
 from cachetier.errors import RemoteRefusedError, TransientError
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.remote.bucket import Bucket, Each
 from cachetier.remote.ownership import owned_keys
 

@@ -17,7 +17,8 @@ from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 
 from cachetier.drain.schedule.tasks import Key, TaskKind, Work, send_key
 from cachetier.model.checkpoint import Save
-from cachetier.model.objects import ObjectState, ObjectVersion, may_show
+from cachetier.model.lifecycle import ObjectState
+from cachetier.model.objects import ObjectVersion, may_show
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,9 @@ from dataclasses import dataclass, field
 from cachetier.drain.schedule.object_order import MountView, object_works
 from cachetier.drain.schedule.queue_state import Fairness, Situation
 from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
-from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState, sealed_here
+from cachetier.model.checkpoint import RankPart, Save, sealed_here
 from cachetier.model.composing import Twins, twins_of
+from cachetier.model.lifecycle import DRAINED_SAVES, PartState, SaveState
 from cachetier.model.packs import Packable
 from cachetier.model.shard import Shard
 
@@ -202,7 +203,7 @@ def _candidates(
 def _works(view: SaveView, situation: Situation) -> Iterator[Work]:
     if view.mount is not None:
         return object_works(view.save, view.mount, situation.in_flight)
-    return _steps(view) if view.save.state is SaveState.OPEN else _aftermath(view, situation)
+    return _steps(view) if view.save.state in DRAINED_SAVES else _aftermath(view, situation)
 
 
 def _aftermath(view: SaveView, situation: Situation) -> Iterator[Work]:
@@ -271,7 +272,7 @@ def _since(view: SaveView, work: Work) -> float:
 
 
 def _is_incomplete(view: SaveView) -> bool:
-    return view.save.state is SaveState.OPEN and not sealed_here(view.parts)
+    return view.save.state in DRAINED_SAVES and not sealed_here(view.parts)
 
 
 def _is_of_sealed(view: SaveView, work: Work) -> bool:

@@ -24,8 +24,9 @@ from cachetier.drain.serve.shard_reports import ShardReports
 from cachetier.drain.serve.snapshot import mounts_to_show, unfinished
 from cachetier.errors import BackpressureError, CatalogDamagedError, FencedError
 from cachetier.local.catalog import copies, notes, saves, uploads
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import Save
 from cachetier.model.compression import UNCOMPRESSED, Rules, mode_like
+from cachetier.model.lifecycle import DRAINED_SAVES
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 
@@ -113,7 +114,7 @@ class Dispatcher:
         )
         for view in views[:]:
             save = view.save
-            if save.state is SaveState.OPEN and remote_state.out_of_reach(save):
+            if save.state in DRAINED_SAVES and remote_state.out_of_reach(save):
                 views.remove(view)
                 if remote_state.give_up(save.number, self._context.clock.now()):
                     self._stats.gave_up(save)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from cachetier.drain.schedule.queue_state import Weights
 from cachetier.local.catalog.rows import Backlog
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import DRAINED_SAVES
 
 WINDOW_UPLOADS = 256
 WINDOW_SECONDS = 900.0
@@ -66,7 +67,7 @@ def etas(
     """
     if rate is None:
         return {}
-    waiting = [each for each in backlog if each.save.state is SaveState.OPEN]
+    waiting = [each for each in backlog if each.save.state in DRAINED_SAVES]
     first = [each for each in waiting if hurried(each.save)]
     others = [each for each in waiting if each.sealed and not hurried(each.save)]
     found = _shared(first, rate, weights, 0.0)

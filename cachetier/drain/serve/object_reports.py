@@ -18,8 +18,8 @@ from cachetier.errors import (
 )
 from cachetier.local.catalog import objects, uploads
 from cachetier.local.catalog.rows import IncidentRecord
-from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
-from cachetier.model.objects import ObjectState, ObjectVersion
+from cachetier.model.lifecycle import ForbiddenTransitionError, ObjectState, ShardState
+from cachetier.model.objects import ObjectVersion
 from cachetier.model.shard import Shard
 
 _REPLACED, _REFUSED = "replaces what is there", "sends it again, once the bucket takes it"

@@ -17,10 +17,15 @@ from cachetier.local.catalog import copies, parts, saves, shards, uploads
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.catalog.shards import ALL, ShardFilter
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.checkpoint import RankPart, Save
+from cachetier.model.lifecycle import (
+    CANDIDATE_SAVES,
+    KEPT_SAVES,
+    CopyState,
+    SaveState,
+    ShardState,
+)
 from cachetier.model.names import DURABLE
-from cachetier.model.replication import ReplicaState, ended_there
 from cachetier.model.shard import Shard
 
 
@@ -179,7 +184,7 @@ class ReplicaRemoteState:
 
     def unfinished(self) -> list[Save]:
         due = self._store.read(copies.due_saves, self.remote)
-        return [save for save in due if save.state is not SaveState.LOCAL_ONLY]
+        return [save for save in due if save.state not in KEPT_SAVES]
 
     def save(self, number: int) -> Save | None:
         return self._store.read(copies.save_at, number, self.remote)
@@ -209,19 +214,18 @@ class ReplicaRemoteState:
         self, number: int, state: SaveState, _incident: IncidentRecord | None, now: float, /
     ) -> SaveOutcome:
         decided = self._store.read(saves.save_by_number, number)
-        hopeful = (*OPEN_STATES, SaveState.PUBLISHED)
-        if state is SaveState.REFUSED and decided is not None and decided.state in hopeful:
+        if state is SaveState.REFUSED and decided is not None and decided.state in CANDIDATE_SAVES:
             # Once it is durable it goes before any other: a save that is published by now was not
             # when the replica was asked.
             return SaveOutcome(news=False, wait=True)
         news = self._store.write(
-            copies.record_outcome_at, number, self.remote, ended_there(state), now
+            copies.record_outcome_at, number, self.remote, CopyState(state), now
         )
         return SaveOutcome(news)
 
     def give_up(self, number: int, now: float) -> bool:
         return self._store.write(
-            copies.record_outcome_at, number, self.remote, ReplicaState.GIVEN_UP, now
+            copies.record_outcome_at, number, self.remote, CopyState.GIVEN_UP, now
         )
 
     def verified(self, version: int, now: float, stored: Stored) -> None:

@@ -15,7 +15,8 @@ from cachetier.drain.serve.context import DrainContext
 from cachetier.errors import SaveSupersededError, StepPublishedError
 from cachetier.local.catalog import saves, shards, uploads
 from cachetier.local.catalog.rows import IncidentRecord
-from cachetier.model.checkpoint import Save, SaveState, sealed_here
+from cachetier.model.checkpoint import Save, sealed_here
+from cachetier.model.lifecycle import SaveState
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 

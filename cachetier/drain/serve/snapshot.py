@@ -15,8 +15,9 @@ from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import copies, objects, saves, shards
 from cachetier.local.catalog.shards import ALL, beside_small_of, small_of
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, Save, SaveState
+from cachetier.model.checkpoint import Save
 from cachetier.model.composing import contents_of_twins
+from cachetier.model.lifecycle import DRAINED_SAVES, PartState
 from cachetier.model.packs import Member, Packable, next_pack
 
 WINDOW_SHARDS = 32
@@ -99,7 +100,7 @@ def _view(
     *,
     beside_packs: NamesInFlight | None,
 ) -> SaveView:
-    if save.state is not SaveState.OPEN:
+    if save.state not in DRAINED_SAVES:
         return SaveView(save)
     number = save.number
     parts = tuple(remote_state.parts(number))

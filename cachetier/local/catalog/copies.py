@@ -26,12 +26,19 @@ from cachetier.local.catalog import notes, rows, saves, shards, uploads
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.catalog.shards import ALL, ShardFilter
 from cachetier.model import lifecycle
-from cachetier.model.checkpoint import OPEN_STATES, RankPart, Save, SaveState
+from cachetier.model.checkpoint import RankPart, Save
 from cachetier.model.composing import Twins
-from cachetier.model.lifecycle import ShardEvent, ShardState, after
+from cachetier.model.lifecycle import (
+    OPEN_SAVES,
+    CopyState,
+    SaveState,
+    ShardEvent,
+    ShardState,
+    after,
+    shown_state,
+)
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
 from cachetier.model.policy import Policy
-from cachetier.model.replication import ReplicaState, shown_state
 from cachetier.model.shard import Shard
 
 _HAS_BYTES = "(shards.file_id IS NOT NULL OR shards.inline)"
@@ -47,7 +54,7 @@ class Replication:
     """What a save has reached at one replica."""
 
     remote: str
-    state: ReplicaState
+    state: CopyState
     location: str | None
     published_at: float | None
 
@@ -68,7 +75,7 @@ _VERIFIED_THERE = (
     "AND drains.verified_at IS NOT NULL AND drains.pack IS NULL"
 )
 _IN_PACKS = (ShardState.DIRTY, ShardState.CLEAN, ShardState.EVICTED)
-LIVE = (*OPEN_STATES, SaveState.PUBLISHED, SaveState.REPLICATED)
+LIVE = (*OPEN_SAVES, SaveState.PUBLISHED, SaveState.REPLICATED)
 _LOST = "drains.stored_bytes IS NOT NULL AND drains.verified_at IS NULL"
 
 
@@ -135,7 +142,7 @@ def replications_of(sql: apsw.Connection, number: int) -> list[Replication]:
         "JOIN replicas ON name = remote WHERE save = ? ORDER BY remote"
     )
     return [
-        Replication(remote, ReplicaState(state), location or None, published_at)
+        Replication(remote, CopyState(state), location or None, published_at)
         for remote, state, location, published_at in sql.execute(query, (number,))
     ]
 
@@ -152,7 +159,7 @@ def due_saves(sql: apsw.Connection, remote: str) -> list[Save]:
         "WHERE replications.remote = ? AND replications.due ORDER BY saves.number"
     )
     return [
-        _seen_there(rows.save_of(row), ReplicaState(state), location)
+        _seen_there(rows.save_of(row), CopyState(state), location)
         for state, location, *row in sql.execute(query, (remote,))
     ]
 
@@ -166,7 +173,7 @@ def save_at(sql: apsw.Connection, number: int, remote: str) -> Save | None:
     return _seen_there(save, found.state, found.location)
 
 
-def _seen_there(save: Save, there: ReplicaState, location: str | None) -> Save:
+def _seen_there(save: Save, there: CopyState, location: str | None) -> Save:
     """Return a save as a replica's drain sees it; what is durable replaces any other there."""
     overwrite = save.overwrite or save.state is SaveState.PUBLISHED
     state = shown_state(save.state, there)
@@ -453,7 +460,7 @@ def _verify(
 
 def _may_end(sql: apsw.Connection, save: Save, state: SaveState) -> bool:
     """Return whether a report that ``save`` ended as ``state`` still tells something new."""
-    if save.state in OPEN_STATES:
+    if save.state in OPEN_SAVES:
         return True
     if save.state is not SaveState.SUPERSEDED or state is not SaveState.PUBLISHED:
         return False
@@ -605,16 +612,16 @@ def record_part_at(
 
 
 def record_outcome_at(
-    sql: apsw.Connection, number: int, remote: str, state: ReplicaState, now: float
+    sql: apsw.Connection, number: int, remote: str, state: CopyState, now: float
 ) -> bool:
     """Record how a save ended at a replica; return whether that was news.
 
     Unless it was published there, its shards need not wait for that replica any more.
     """
     found = replication_of(sql, number, remote)
-    if found is None or found.state is not ReplicaState.OPEN:
+    if found is None or found.state is not CopyState.OPEN:
         return False
-    published_at = now if state is ReplicaState.PUBLISHED else None
+    published_at = now if state is CopyState.PUBLISHED else None
     sql.execute(
         "UPDATE replications SET state = ?, published_at = ?, due = location IS NOT NULL "
         "WHERE save = ? AND remote = ?",

@@ -21,8 +21,8 @@ from cachetier.local.catalog import copies, notes, objects, rows, shards
 from cachetier.local.catalog.copies import Lag
 from cachetier.local.catalog.notes import PinTotals
 from cachetier.local.catalog.rows import LocalOnly, Row, Totals
-from cachetier.model.checkpoint import PartCounts, SaveState, all_sealed
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.checkpoint import PartCounts, all_sealed
+from cachetier.model.lifecycle import SaveState, ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import RECORD_BYTES, is_mount
 from cachetier.model.policy import LocalStep, surplus

@@ -16,7 +16,8 @@ from cachetier_client.io.digests import to_hex
 from cachetier.errors import SaveSupersededError
 from cachetier.local.catalog import notes, saves, shards
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, RemoteSave
-from cachetier.model.checkpoint import CONFIRMED_STATES, OPEN_STATES, Save, SaveState, learned_state
+from cachetier.model.checkpoint import Save, learned_state
+from cachetier.model.lifecycle import CONFIRMED_SAVES, OPEN_SAVES, SaveState
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
 
@@ -38,7 +39,7 @@ class Learned:
 def settled(sql: apsw.Connection, run: str, step: int) -> list[Settled]:
     """Return the saves of a step that are not open any more, with their states."""
     found = saves.saves_of(sql, run, step)
-    return [(save.number, save.state) for save in found if save.state not in OPEN_STATES]
+    return [(save.number, save.state) for save in found if save.state not in OPEN_SAVES]
 
 
 def changes(sql: apsw.Connection, seen: Manifest) -> list[Save]:
@@ -164,7 +165,7 @@ def _adopted_save(sql: apsw.Connection, policy: Policy, save: Save, now: float) 
     published = save.state is SaveState.PUBLISHED
     if known is None:
         number = saves.insert_save(sql, save).number
-    elif known.state in CONFIRMED_STATES or (known.state in OPEN_STATES and published):
+    elif known.state in CONFIRMED_SAVES or (known.state in OPEN_SAVES and published):
         number = known.number
     else:
         return None  # deleted here, and soon remotely too; or open, and none of its business

@@ -27,16 +27,15 @@ from cachetier.errors import CatalogDamagedError, ConditionError, NoSuchKeyError
 from cachetier.local.catalog import copies, notes, rows, saves, shards
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, Row
 from cachetier.model import lifecycle
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import Save
 from cachetier.model.cluster_order import UNLISTED
-from cachetier.model.lifecycle import ShardEvent
+from cachetier.model.lifecycle import ObjectState, SaveState, ShardEvent
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import (
     LAST_CODE_POINT,
     NOTHING_THERE,
     SAVE_ID,
     Head,
-    ObjectState,
     ObjectVersion,
     piece_name,
     placed_piece,

@@ -20,15 +20,8 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.errors import BackpressureError, InvalidRequestError, NotFoundError, SealedError
 from cachetier.local.catalog import saves, shards
 from cachetier.local.catalog.rows import NewShard, RemoteCopy
-from cachetier.model.checkpoint import (
-    OPEN_STATES,
-    PartState,
-    Save,
-    SaveState,
-    admitted_save,
-    sealed_here,
-)
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.checkpoint import Save, admitted_save, sealed_here
+from cachetier.model.lifecycle import OPEN_SAVES, PartState, SaveState, ShardState
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
 
@@ -62,7 +55,7 @@ def delete_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard:
     if shard is None:
         raise NotFoundError(f"no shard {name} in step {step}", run=run, step=step, name=name)
     save = saves.require_save(sql, shard.save)
-    if is_final(sql, save.number, shard.rank) or save.state not in OPEN_STATES:
+    if is_final(sql, save.number, shard.rank) or save.state not in OPEN_SAVES:
         raise SealedError(
             f"shard {name} belongs to a sealed part",
             hint="Delete the whole step instead.",
@@ -252,7 +245,7 @@ def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Sav
         return save
     kept = saves.sealed_of(sql, found)
     for older in found:
-        if older.state in (*OPEN_STATES, SaveState.REPLICATED) and older.number not in kept:
+        if older.state in (*OPEN_SAVES, SaveState.REPLICATED) and older.number not in kept:
             saves.set_save_state(sql, older.number, SaveState.SUPERSEDED)
     local_only = policy.keeps_local(ids.step)
     begun = Save(
@@ -291,7 +284,7 @@ def _check_replaceable(
         )
     if is_final(sql, save.number, ids.rank):
         raise SealedError(f"rank {ids.rank} has sealed step {ids.step}", **ids.context, name=name)
-    if save.state not in OPEN_STATES:
+    if save.state not in OPEN_SAVES:
         raise SealedError(f"step {ids.step} is {save.state} already", **ids.context, name=name)
     _reopen(sql, save.number, ids.rank, PartState.OPEN)
 

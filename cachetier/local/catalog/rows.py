@@ -21,8 +21,8 @@ from cachetier_client.bucket_format.stored import (
 from cachetier_client.io import digests
 
 from cachetier.errors import CatalogDamagedError
-from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.checkpoint import RankPart, Save
+from cachetier.model.lifecycle import PartState, SaveState, ShardState
 from cachetier.model.shard import Shard
 
 Row = tuple[Any, ...]

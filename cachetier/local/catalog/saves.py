@@ -22,16 +22,8 @@ from cachetier.errors import NotFoundError
 from cachetier.local.catalog import notes, rows, shards
 from cachetier.local.catalog.notes import Pin
 from cachetier.local.catalog.rows import LOG_LOST, LOST_WITH_LOG, Backlog, IncidentRecord, Summary
-from cachetier.model.checkpoint import (
-    OPEN_STATES,
-    PartState,
-    RankPart,
-    Save,
-    SaveState,
-    claimant_of,
-    sealed_here,
-    visible_save,
-)
+from cachetier.model.checkpoint import RankPart, Save, claimant_of, sealed_here, visible_save
+from cachetier.model.lifecycle import OPEN_SAVES, PartState, SaveState
 from cachetier.model.objects import is_mount
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
@@ -88,7 +80,7 @@ def sealed_of(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:
 def _sealed_and_whole(sql: apsw.Connection, saves: Sequence[Save]) -> tuple[set[int], set[int]]:
     sealed, whole = set[int](), set[int]()
     for save in saves:
-        parts = parts_of(sql, save.number) if save.state in OPEN_STATES else []
+        parts = parts_of(sql, save.number) if save.state in OPEN_SAVES else []
         if sealed_here(parts):
             sealed.add(save.number)
             if sum(part.state is PartState.SEALED for part in parts) == save.world_size:
@@ -105,7 +97,7 @@ def shown_of(
     sql: apsw.Connection, saves: Sequence[Save], passed_over: Collection[int] = ()
 ) -> Save | None:
     """Return which of a step's saves readers see; ``passed_over`` do not count as whole."""
-    if len(saves) < 2 or not any(save.state in OPEN_STATES for save in saves):
+    if len(saves) < 2 or not any(save.state in OPEN_SAVES for save in saves):
         return visible_save(saves)
     sealed, whole = _sealed_and_whole(sql, saves)
     return visible_save(saves, sealed, whole.difference(passed_over))
@@ -427,7 +419,7 @@ def lacks_ranks_here(sql: apsw.Connection, save: Save) -> bool:
 
     One with a damaged shard is left to a person.
     """
-    if save.state not in OPEN_STATES:
+    if save.state not in OPEN_SAVES:
         return False
     damaged = shards.summary_of(sql, save.number).quarantined_shards
     return not damaged and not sealed_here(parts_of(sql, save.number))

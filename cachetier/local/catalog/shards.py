@@ -19,10 +19,9 @@ from cachetier.local.catalog import notes, rows
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, Summary
 from cachetier.model import lifecycle
 from cachetier.model.checkpoint import Save
-from cachetier.model.lifecycle import ShardEvent, ShardState, after
+from cachetier.model.lifecycle import AWAITED_COPIES, ShardEvent, ShardState, after
 from cachetier.model.names import DURABLE
 from cachetier.model.packs import PACKED_UP_TO_BYTES
-from cachetier.model.replication import AWAITED_STATES
 from cachetier.model.shard import Shard
 
 _STORED = ", ".join(f"drains.{column}" for column in rows.STORED_COLUMNS.split(", "))
@@ -42,7 +41,7 @@ _SMALL = (
     f"shards.size_bytes <= {PACKED_UP_TO_BYTES} AND shards.version NOT IN (SELECT version "
     "FROM drains WHERE stored_bytes IS NOT NULL AND verified_at IS NULL AND pack IS NULL)"
 )
-_AWAITED = ", ".join(f"'{state}'" for state in AWAITED_STATES)
+_AWAITED = ", ".join(f"'{state}'" for state in AWAITED_COPIES)
 
 
 def small_of(rank: int) -> ShardFilter:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from cachetier.console.timeline import RANKS_SHOWN, saved_here, timeline_of
 from cachetier.local.catalog.figures import RankProgress
-from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
+from cachetier.model.checkpoint import RankPart, Save
+from cachetier.model.lifecycle import PartState, SaveState
 
 BEGUN = 1_000.0
 

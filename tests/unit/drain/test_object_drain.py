@@ -15,8 +15,8 @@ from cachetier_client.s3_errors import kind_of_answer
 from cachetier.errors import PreconditionFailedError, TransientError
 from cachetier.local.catalog import figures, notes, objects
 from cachetier.local.catalog.objects import Condition
-from cachetier.model.lifecycle import ShardState
-from cachetier.model.objects import Head, ObjectState
+from cachetier.model.lifecycle import ObjectState, ShardState
+from cachetier.model.objects import Head
 from cachetier.model.superseding import DELETED, Stamp
 from cachetier.remote.base import Body, UploadedPart
 from tests.fakes.fake_clock import FakeClock

@@ -16,7 +16,8 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import PreconditionFailedError, RemoteRefusedError
 from cachetier.local.catalog import figures, notes, objects
 from cachetier.local.catalog.objects import Condition
-from cachetier.model.objects import WHATEVER_IS_THERE, ObjectState
+from cachetier.model.lifecycle import ObjectState
+from cachetier.model.objects import WHATEVER_IS_THERE
 from cachetier.model.superseding import DELETED, RECORD_KEPT_SECONDS, DeletionRecord, Stamp
 from cachetier.remote.base import Body, ListedPage
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore

@@ -13,7 +13,8 @@ from cachetier_client.bucket_format.layout import Layout
 from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.local.catalog import rows
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import SaveState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.base import ObjectStore

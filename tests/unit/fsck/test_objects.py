@@ -18,9 +18,9 @@ from cachetier.errors import TransientError
 from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.local.catalog import objects
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import ObjectState, ShardState
 from cachetier.model.names import DURABLE
-from cachetier.model.objects import Head, ObjectState, ObjectVersion
+from cachetier.model.objects import Head, ObjectVersion
 from cachetier.model.superseding import DeletionRecord, Stamp, Verdict, judge
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.mounted import MountBuckets

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachetier.local.catalog import saves
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.reclaim.gc import Collection, GarbageKind
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore

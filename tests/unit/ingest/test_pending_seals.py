@@ -34,8 +34,7 @@ from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.ingest.pending_seals import PendingSeals
 from cachetier.local.catalog import copies, parts, saves, shards
-from cachetier.model.checkpoint import PartState, SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import PartState, SaveState, ShardState
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.invariants import judge_bytes
 from tests.stateful.node import Node

@@ -11,7 +11,8 @@ from cachetier.errors import InvalidRequestError, SealedError
 from cachetier.local.catalog import parts, saves
 from cachetier.local.catalog.rows import NewShard
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, RankPart, sealed_here
+from cachetier.model.checkpoint import RankPart, sealed_here
+from cachetier.model.lifecycle import PartState
 
 LEADER = SaveIds("run", 1, "save", 0, 2)
 FOLLOWER = SaveIds("run", 1, "save", 1, 2)

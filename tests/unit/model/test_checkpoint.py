@@ -6,15 +6,8 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import CachetierError
-from cachetier.model.checkpoint import (
-    PartState,
-    RankPart,
-    Save,
-    SaveState,
-    admitted_save,
-    sealed_here,
-    visible_save,
-)
+from cachetier.model.checkpoint import RankPart, Save, admitted_save, sealed_here, visible_save
+from cachetier.model.lifecycle import PartState, SaveState
 
 OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED, REPLICATED, OBJECTS = SaveState
 

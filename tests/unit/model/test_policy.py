@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import SaveState
 from cachetier.model.policy import LocalStep, Policy, surplus
 
 OPEN, LOCAL_ONLY, PUBLISHED = SaveState.OPEN, SaveState.LOCAL_ONLY, SaveState.PUBLISHED

@@ -13,7 +13,8 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import TransientError
 from cachetier.local.catalog import saves
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import SaveState
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.abandoned import AbandonedSaves, Look
 from cachetier.reclaim.gc import Collection, Garbage, GarbageKind

@@ -9,8 +9,7 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import TransientError
-from cachetier.model.checkpoint import SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import SaveState, ShardState
 from cachetier.model.shard import Shard
 from cachetier.reclaim.evict import Evictor, Watermarks
 from tests.fakes.fake_clock import FakeClock

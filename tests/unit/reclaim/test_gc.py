@@ -14,7 +14,7 @@ from cachetier.errors import InvalidRequestError, TransientError
 from cachetier.local.catalog import copies, saves, shards
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from cachetier.local.lost_and_found import KEPT_SECONDS
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.model.names import DURABLE
 from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote

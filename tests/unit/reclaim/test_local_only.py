@@ -12,8 +12,8 @@ from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.local.catalog import figures, saves
 from cachetier.local.catalog.rows import LocalOnly
-from cachetier.model.checkpoint import SaveState
 from cachetier.model.levels import Level
+from cachetier.model.lifecycle import SaveState
 from cachetier.model.policy import Policy
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore

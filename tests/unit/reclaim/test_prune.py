@@ -12,8 +12,8 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import NotFoundError, PinnedError
 from cachetier.local.catalog import copies, figures, manifests, notes, saves, uploads
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, RemoteCopy
-from cachetier.model.checkpoint import Save, SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import SaveState, ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.reclaim.prune import (

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from cachetier.local.catalog import copies, figures, saves
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import Save
 from cachetier.model.levels import Level
+from cachetier.model.lifecycle import SaveState
 from cachetier.model.policy import Policy
 from cachetier.reclaim.retention import Retention
 from tests.fakes.fake_clock import FakeClock

@@ -18,8 +18,9 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import NotFoundError, StepPublishedError
 from cachetier.local.catalog import manifests, saves
-from cachetier.model.checkpoint import Save, SaveState, learned_state
+from cachetier.model.checkpoint import Save, learned_state
 from cachetier.model.levels import Level
+from cachetier.model.lifecycle import SaveState
 from cachetier.reclaim.gc import Garbage
 from cachetier.remote.base import Listing, ObjectStore
 from cachetier.remote.bucket import Remote

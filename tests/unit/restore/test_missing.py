@@ -8,8 +8,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.local.catalog import copies, manifests, notes, saves
-from cachetier.model.checkpoint import SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import SaveState, ShardState
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Remote
 from cachetier.restore.knowledge import Absence, Knowledge

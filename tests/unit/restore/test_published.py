@@ -15,7 +15,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import IntegrityError, NotFoundError, TransientError
 from cachetier.local.catalog import copies, saves
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.remote.base import Listing
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.fill import Room

@@ -147,7 +147,7 @@ def test_a_pin_outlives_a_restart_and_a_new_save_of_the_step(
 def test_a_step_that_was_deleted_elsewhere_takes_its_pin_along(
     node: Node, clock: FakeClock
 ) -> None:
-    from cachetier.model.checkpoint import SaveState
+    from cachetier.model.lifecycle import SaveState
 
     save_step(node, 1)
     node.checkpoints.pin("run", 1)

@@ -29,7 +29,7 @@ from cachetier.drain.publish.publisher import (
     Publisher,
 )
 from cachetier.errors import IntegrityError, RemoteRefusedError, TransientError
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.retrying import RetryingObjectStore
 from tests.fakes.fake_clock import FakeClock

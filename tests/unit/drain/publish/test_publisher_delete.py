@@ -14,7 +14,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.publish.publisher import Ended
 from cachetier.errors import RemoteRefusedError, TransientError
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from cachetier.remote.wrapped import Operation
 from tests.fakes.faulty_store import Fault, fail, lose_reply
 from tests.unit.drain.publish.test_publisher import World, before_put, save_of, world

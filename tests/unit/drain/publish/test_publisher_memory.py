@@ -13,7 +13,7 @@ from cachetier.drain.publish import own_writes
 from cachetier.drain.publish.own_writes import CLAIMS, FRESH_SECONDS, PARTS_BYTES, OwnWrites
 from cachetier.drain.publish.publisher import Ended, Located, NotWhole
 from cachetier.errors import IntegrityError
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from tests.fakes.fake_clock import FakeClock
 from tests.unit.drain.publish.test_publisher import World, before_put, save_of
 

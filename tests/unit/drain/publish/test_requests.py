@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from cachetier.drain.publish.publisher import Ended, Located
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from tests.unit.drain.publish.test_publisher import World, save_of
 
 ALONE, OF_MANY = 5, 8

@@ -14,8 +14,9 @@ from cachetier.drain.schedule.object_order import MountView, goes_in_parts, show
 from cachetier.drain.schedule.queue_state import Fairness, Situation
 from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind, send_key
-from cachetier.model.checkpoint import Save, SaveState
-from cachetier.model.objects import NO_HEAD, ObjectState, ObjectVersion
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import ObjectState, SaveState
+from cachetier.model.objects import NO_HEAD, ObjectVersion
 
 NOW = 10_000.0
 LARGE_BYTES = SINGLE_PUT_BYTES + 1

@@ -13,7 +13,8 @@ from cachetier.drain.schedule.queue_state import (
 )
 from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
 from cachetier.errors import BackpressureError
-from cachetier.model.checkpoint import Save, SaveState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import SaveState
 from tests.fakes.fake_clock import FakeClock
 
 SAVE = Save(4, "run", 7, "save", SaveState.OPEN, 1, overwrite=False, started_at=0.0, location="7")

@@ -19,8 +19,8 @@ from cachetier.drain.schedule.queue_state import (
 )
 from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind, Work
-from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.checkpoint import RankPart, Save
+from cachetier.model.lifecycle import PartState, SaveState, ShardState
 from cachetier.model.shard import Shard
 
 NOW = 1_000_000.0

@@ -10,7 +10,8 @@ from cachetier.drain.schedule.scheduler import OVERDUE_SECONDS, SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
 from cachetier.local.catalog import copies, manifests, parts, uploads
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, RankPart, Save, SaveState
+from cachetier.model.checkpoint import RankPart, Save
+from cachetier.model.lifecycle import PartState, SaveState
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 

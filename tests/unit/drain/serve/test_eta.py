@@ -11,8 +11,8 @@ from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.drain.serve.eta import WINDOW_SECONDS, FinishedUpload, etas, measured_rate
 from cachetier.drain.serve.stats import DrainStats
 from cachetier.local.catalog.rows import Backlog
-from cachetier.model.checkpoint import Save, SaveState
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import SaveState, ShardState
 from cachetier.model.shard import Shard
 from tests.fakes.fake_clock import FakeClock
 

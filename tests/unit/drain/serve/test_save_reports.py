@@ -24,7 +24,7 @@ from cachetier.drain.serve.remote_state import ReplicaRemoteState
 from cachetier.drain.serve.save_reports import PUBLISH_UNSEALED_SECONDS
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import copies, saves
-from cachetier.model.checkpoint import SaveState
+from cachetier.model.lifecycle import SaveState
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node

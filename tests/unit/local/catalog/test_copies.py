@@ -13,8 +13,7 @@ from cachetier.errors import CatalogDamagedError, NotFoundError
 from cachetier.local.catalog import copies, notes, parts, saves, shards, uploads
 from cachetier.local.catalog.rows import FinishedUploadPart, IncidentRecord, NewShard
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import SaveState
-from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
+from cachetier.model.lifecycle import ForbiddenTransitionError, SaveState, ShardState
 from cachetier.model.shard import Shard
 
 IDS = SaveIds("run", 1, "save-1", 0, 1)

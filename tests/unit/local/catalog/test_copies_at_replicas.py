@@ -10,9 +10,8 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.serve.remote_state import DurableRemoteState, ReplicaRemoteState
 from cachetier.errors import FencedError
 from cachetier.local.catalog import copies, saves, shards
-from cachetier.model.checkpoint import Save, SaveState
-from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
-from cachetier.model.replication import ReplicaState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import CopyState, ForbiddenTransitionError, SaveState, ShardState
 from cachetier.model.shard import Shard
 from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
@@ -51,7 +50,7 @@ class Two:
         found = self.store.read(lambda sql: saves.saves_of(sql, ids.run, ids.step))
         return next(save for save in found if save.save_id == ids.save_id)
 
-    def there(self) -> ReplicaState | None:
+    def there(self) -> CopyState | None:
         number = self.number()
         found = self.store.read(lambda sql: copies.replication_of(sql, number, "near"))
         return found.state if found is not None else None
@@ -137,7 +136,7 @@ def test_what_ends_a_save_at_a_required_replica_ends_it_there_alone(
 def test_a_refusal_by_the_replica_waits_for_the_durable_remotes_word(required: Two) -> None:
     required.save()
     assert required.near.ended(required.number(), SaveState.REFUSED, None, 3.0).wait
-    assert required.there() is ReplicaState.OPEN
+    assert required.there() is CopyState.OPEN
 
 
 def test_a_refusal_that_was_overtaken_by_the_durable_remotes_word_is_asked_for_again(

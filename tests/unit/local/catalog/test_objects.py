@@ -18,10 +18,9 @@ from cachetier.local.catalog.objects import (
 )
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.store import Store
-from cachetier.model.lifecycle import ShardState
+from cachetier.model.lifecycle import ObjectState, ShardState
 from cachetier.model.objects import (
     Head,
-    ObjectState,
     ObjectVersion,
     may_show,
     piece_name,

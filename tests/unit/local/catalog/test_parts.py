@@ -12,8 +12,8 @@ from cachetier.local.catalog import copies, manifests, notes, parts, saves, shar
 from cachetier.local.catalog.parts import Committed
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, RemoteCopy
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import PartState, Save, SaveState
-from cachetier.model.lifecycle import ForbiddenTransitionError, ShardState
+from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import ForbiddenTransitionError, PartState, SaveState, ShardState
 from cachetier.model.shard import Shard
 
 IDS = SaveIds("run", 1, "save-1", 0, 2)
