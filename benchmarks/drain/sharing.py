@@ -12,7 +12,7 @@ from __future__ import annotations
 from benchmarks.drain.sizes import sizes_of
 from benchmarks.measures import Result, at_least, at_most, median_of
 from benchmarks.scratch import Bench
-from cachetier.remote.retrying import ASKING
+from cachetier.remote.call_policy import ASKING
 from cachetier.simulate.events import Events
 from cachetier.simulate.node import Work, crowd
 from cachetier.simulate.results import burstiness, shares

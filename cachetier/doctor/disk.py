@@ -25,7 +25,7 @@ from cachetier.errors import CachetierError, ConfigError
 from cachetier.local.files import data_files
 from cachetier.local.files.filesystem import Mount, mount_of, project_of, refuse_unsafe
 from cachetier.local.files.permissions import refuse_exposed
-from cachetier.remote.retrying import RetryPolicy
+from cachetier.remote.call_policy import DOCTOR_HINT
 
 if TYPE_CHECKING:
     from cachetier_client.bucket_format.documents import Manifest
@@ -167,7 +167,6 @@ def _used_bytes(cache_dir: Path) -> int:
 RUNS, STEPS = 20, 1
 RANKS_ON_NODE = 8
 _KEY = "largest"
-_ONCE = RetryPolicy(attempts=2, deadline_seconds=10.0)
 
 
 def largest_known(subject: Subject) -> tuple[int, str] | None:
@@ -191,7 +190,7 @@ def _looked_up(subject: Subject) -> tuple[int, str] | None:
     from cachetier.remote.factory import open_remote
 
     with contextlib.suppress(CachetierError):
-        bucket = open_remote(subject.remotes[0], policy=_ONCE)
+        bucket = open_remote(subject.remotes[0], policy=DOCTOR_HINT)
         return largest_part(_newest(bucket))
     return None
 

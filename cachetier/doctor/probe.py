@@ -16,13 +16,12 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteError
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
+from cachetier.remote.call_policy import DOCTOR, CallPolicy, Retries
 from cachetier.remote.settings import RemoteSettings
 
 if TYPE_CHECKING:
     from cachetier.remote.bucket_properties import Inquiry
 
-PATIENCE = RetryPolicy(attempts=3, cap_seconds=2.0, deadline_seconds=20.0)
 TIMEOUTS = (5.0, 15.0)
 METADATA = {SAVE_KEY: "kept"}  # nothing becomes durable without
 LEAST_PART_BYTES = 5 << 20
@@ -87,7 +86,7 @@ class Probe:
 
         if settings not in self._stores:
             store = open_store(settings, timeouts=Timeouts(*TIMEOUTS))
-            self._stores[settings] = RetryingObjectStore(store, PATIENCE)
+            self._stores[settings] = CallPolicy(store, retries=Retries(DOCTOR))
         return self._stores[settings]
 
     # --- what is there for the moment ------------------------------------------------------------

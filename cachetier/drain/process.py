@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from cachetier_client.clock import Clock, SystemClock
 
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
 from cachetier.drain.loop import DrainLoop, Signals
-from cachetier.drain.messages import DrainOrders, Hello, ReportCourtesy, Size
+from cachetier.drain.messages import DrainOrders, Hello, ReportCourtesy
 from cachetier.drain.pace.found import Found
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.apply import Courtesy, die_with, lower_priority, pinned_to
@@ -31,9 +30,10 @@ from cachetier.drain.priority.psi import Sensors
 from cachetier.errors import StoppingError
 from cachetier.local.files.permissions import unfollowed
 from cachetier.model.bandwidth import parsed_bandwidth
-from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Timeouts
-from cachetier.remote.factory import Steering, client_of, open_store, steered_bucket
+from cachetier.remote.bucket import Bucket
+from cachetier.remote.call_policy import CallPolicy, Hedge, Pacer
+from cachetier.remote.factory import client_of, drained_bucket, open_store
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
 from cachetier.remote.store_clock import StoreClock
@@ -116,32 +116,32 @@ def _drain(
     remote, size, clock = orders.remote, orders.size, SystemClock()
     stalls, store_clock = StallWatch(), StoreClock()
     traffic = _traffic(orders, clock, stalls, found)
-    steering = _steering(traffic, clock, stalls, size, signals)
-
+    pacer = Pacer(traffic.pace, clock, stopping=signals.stopping)
+    hedge = Hedge(stalls.cut, traffic.has_room)
     client = client_of(remote, store_clock, max_connections=size.uploads + size.parts + 1)
 
-    def opened(settings: RemoteSettings) -> ObjectStore:
-        timeouts = Timeouts(stalls=stalls)
-        return open_store(settings, client=client, observe=traffic.observe, timeouts=timeouts)
+    timeouts = Timeouts(stalls=stalls)
 
-    def of_bucket(name: str) -> ObjectStore:
-        other = replace(remote, bucket=name)
-        return steered_bucket(other, opened(other), steering).objects
+    def bucket_of(settings: RemoteSettings) -> Bucket:
+        store = open_store(settings, client=client, timeouts=timeouts)
+        return drained_bucket(settings, store, pacer, hedge, traffic.observe, signals.sleep)
 
-    store = opened(remote)
+    probe = CallPolicy(
+        open_store(remote, client=client, timeouts=timeouts), observe=traffic.observe
+    )
     client.open()
     courtesy = step_back()
     channel.ask(ReportCourtesy(courtesy.report))
     drain = DrainLoop(
         channel,
-        steered_bucket(remote, store, steering),
+        bucket_of(remote),
         orders.store_id,
         clock,
-        probe=store.check,
+        probe=probe.check,
         signals=signals,
         traffic=traffic,
         size=size,
-        open_store=of_bucket,
+        open_store=lambda name: bucket_of(replace(remote, bucket=name)).objects,
         store_clock=store_clock,
     )
     _give_way(channel, signals, drain, courtesy)
@@ -153,20 +153,6 @@ def _traffic(orders: DrainOrders, clock: Clock, stalls: StallWatch, found: Found
     bandwidth = parsed_bandwidth(max_rate=orders.max_rate, windows=orders.windows)
     concurrency = size.uploads + size.parts
     return Traffic(concurrency, clock, bandwidth, size.parts, stalls.moved_bytes, found)
-
-
-def _steering(
-    traffic: Traffic, clock: Clock, stalls: StallWatch, size: Size, signals: Signals
-) -> Steering:
-    return Steering(
-        traffic.pace,
-        clock,
-        stalls,
-        ThreadPoolExecutor(2 * size.parts, thread_name_prefix="remote-part"),
-        has_room=traffic.has_room,
-        sleep=signals.sleep,
-        stopping=signals.stopping,
-    )
 
 
 def _give_way(channel: AskingEnd, signals: Signals, drain: DrainLoop, courtesy: Courtesy) -> None:

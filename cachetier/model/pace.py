@@ -1,7 +1,7 @@
 """The pace of one remote: the concurrency and rate of all requests that this node sends there.
 
 One is the drain's, another one that of restores and whatever else the service asks. Pure: every
-method is told the time, and nothing waits. ``remote.paced`` puts it before a store.
+method is told the time, and nothing waits. ``remote.call_policy`` puts it before a store.
 
 - **Concurrency** is searched for: as many as bring more answers. It is cut when the store
   throttles, and grows back by one for each window of successes.

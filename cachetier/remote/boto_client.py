@@ -3,7 +3,7 @@
 botocore is the part of boto3 that makes requests. The rest, which nothing here uses, would cost
 each process 0.15 s at its start. What the client is made to do, and why:
 
-- **No retries**: ``RetryingObjectStore`` is the one place that retries.
+- **No retries**: ``remote.call_policy`` is the one place that retries.
 - **No payload signing**: it hashes every byte twice as slowly as the wire takes them; the
   CRC-64/NVME in a signed header protects them instead.
 - **No** ``Expect: 100-continue``: it costs every put a round trip, and a second where a server

@@ -1,31 +1,35 @@
-"""Compose a remote: the only place that says which wrapper goes around which."""
+"""Compose a remote: the only place that says which policy its calls follow."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.clock import Clock, SystemClock
+from cachetier_client.clock import SystemClock
 
 from cachetier.model.pace import Pace
 from cachetier.remote.addressing import found_style
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Timeouts, connect_to
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.hedging import HedgingObjectStore
-from cachetier.remote.paced import Controller, PacedObjectStore
+from cachetier.remote.call_policy import (
+    ASKING,
+    DRAIN,
+    CallPolicy,
+    Hedge,
+    Observe,
+    Pacer,
+    Retries,
+    RetryPolicy,
+)
 from cachetier.remote.reconnecting import Renewed, RenewedObjectStore
-from cachetier.remote.retrying import ASKING, RetryingObjectStore, RetryPolicy
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
 from cachetier.remote.store_clock import StoreClock
 from cachetier.remote.turns import AT_ONCE, Turns
-from cachetier.remote.wrapped import MeasuredObjectStore, Observe
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -59,17 +63,16 @@ def open_store(
     settings: RemoteSettings,
     *,
     client: Renewed[S3Client] | None = None,
-    observe: Observe | None = None,
     timeouts: Timeouts | None = None,
 ) -> ObjectStore:
-    """Return the store itself: measured, and every call made once.
+    """Return the store itself, without a policy: every call is made once.
 
     Nothing outside is looked at before the first call, which is refused where no client can be
     made: without the profile, say, or while a program that gives credentials fails. Buckets of one
     server share a ``client``; without one it gets its own.
     """
     timeouts = timeouts or Timeouts()
-    store = RenewedObjectStore(
+    return RenewedObjectStore(
         client or client_of(settings, timeouts=timeouts),
         lambda client: S3ObjectStore(
             settings.bucket,
@@ -81,33 +84,24 @@ def open_store(
         ),
         keeps_digests=settings.verify == "checksum",
     )
-    return store if observe is None else MeasuredObjectStore(store, observe)
 
 
-@dataclass(frozen=True, slots=True)
-class Steering:
-    """How the calls of a drain go: when each may begin, on which threads parts, until when."""
+def drained_bucket(
+    settings: RemoteSettings,
+    store: ObjectStore,
+    pacer: Pacer,
+    hedge: Hedge,
+    observe: Observe,
+    sleep: Callable[[float], object],
+) -> Bucket:
+    """Return the checkpoints in ``store`` for a drain, whose retries ``sleep`` in between.
 
-    controller: Controller[Any]
-    clock: Clock
-    stalls: StallWatch
-    part_threads: Executor
-    has_room: Callable[[], bool]
-    sleep: Callable[[float], object]
-    stopping: Callable[[], bool]
-
-
-def steered_bucket(settings: RemoteSettings, store: ObjectStore, steering: Steering) -> Bucket:
-    """Return the checkpoints in ``store``, as a drain reaches them.
-
-    A repeated call takes its turn again, and so does the second send of a slow part.
+    All buckets of the drain share its pacer and its hedge, and each has retries of its own.
     """
-    paced = PacedObjectStore(store, steering.controller, steering.clock, stopping=steering.stopping)
-    hedging = HedgingObjectStore(
-        paced, steering.stalls.cut, steering.part_threads, has_room=steering.has_room
+    policy = CallPolicy(
+        store, retries=Retries(DRAIN, sleep=sleep), pacer=pacer, hedge=hedge, observe=observe
     )
-    layout = Layout(settings.prefix, settings.spread)
-    return Bucket(RetryingObjectStore(hedging, sleep=steering.sleep), layout)
+    return Bucket(policy, Layout(settings.prefix, settings.spread))
 
 
 def open_remote(
@@ -124,5 +118,5 @@ def open_remote(
     # waits for its turn spends what time it has for being repeated.
     turns = Turns(lambda: min(AT_ONCE, 2 * pace.concurrency))
     layout = Layout(settings.prefix, settings.spread)
-    paced = PacedObjectStore(store, pace, SystemClock())
-    return Bucket(RetryingObjectStore(paced, policy), layout, turns)
+    pacer = Pacer(pace, SystemClock())
+    return Bucket(CallPolicy(store, retries=Retries(policy), pacer=pacer), layout, turns)

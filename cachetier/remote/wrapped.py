@@ -1,16 +1,14 @@
-"""The base class of wrappers, whose calls go through one method, and the one that measures."""
+"""The base class of wrappers: every method of a store is forwarded through one method."""
 
 from __future__ import annotations
 
 import builtins
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
 
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
-from cachetier.errors import CachetierError
 from cachetier.remote.base import (
     Body,
     Condition,
@@ -43,8 +41,6 @@ Operation = Literal[
     "check",
 ]
 Answer = TypeVar("Answer")
-
-Observe = Callable[[Operation, float, int, str], None]
 
 
 class WrappedObjectStore(ABC):
@@ -162,33 +158,3 @@ class WrappedObjectStore(ABC):
     def check(self) -> None:
         # The store is looked up when it is called, as above: by then it may be another one.
         return self._around("check", 0, lambda: self._store.check())  # noqa: PLW0108
-
-
-class MeasuredObjectStore(WrappedObjectStore):
-    """Calls ``observe(operation, seconds, size_bytes, outcome)`` after each call of the store.
-
-    ``outcome`` is ``ok``, the ``code`` of the error, or ``internal`` for anything that is not one
-    of ours; ``size_bytes`` are the bytes that the call moved, 0 when it failed. Put it inside
-    ``RetryingObjectStore`` to see each attempt, outside to see what the caller sees.
-    """
-
-    def __init__(
-        self, store: ObjectStore, observe: Observe, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        super().__init__(store)
-        self._observe = observe
-        self._clock = clock
-
-    def _around(self, operation: Operation, size_bytes: int, call: Callable[[], Answer]) -> Answer:
-        started_at = self._clock()
-        moved_bytes, outcome = 0, CachetierError.code
-        try:
-            answer = call()
-            moved_bytes = len(answer) if isinstance(answer, bytes) else size_bytes
-            outcome = "ok"
-            return answer
-        except CachetierError as error:
-            outcome = error.code
-            raise
-        finally:
-            self._observe(operation, self._clock() - started_at, moved_bytes, outcome)

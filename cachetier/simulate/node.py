@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.errors import ThrottledError, TransientError
 from cachetier.model.pace import Pace
-from cachetier.remote.retrying import RetryPolicy
+from cachetier.remote.call_policy import DRAIN, RetryPolicy
 from cachetier.simulate.events import Events
 from cachetier.simulate.link import Link
-from cachetier.simulate.requests import AS_DRAINS, Place, Request, Requests
+from cachetier.simulate.requests import Place, Request, Requests
 from cachetier.simulate.store import Store
 
 LATENCY_SECONDS = (0.02, 0.08)  # each node lies at its own distance
@@ -27,7 +27,7 @@ class Work:
     size_bytes: int = 16 << 20
     at_once: int = 128
     prefix: str = ""
-    policy: RetryPolicy = AS_DRAINS
+    policy: RetryPolicy = DRAIN
 
 
 class Node:

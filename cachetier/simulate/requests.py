@@ -1,6 +1,6 @@
 """The requests of one node, paced and repeated by the real rules.
 
-It does what the threads behind ``RetryingObjectStore`` and ``PacedObjectStore`` do, without any: a
+It does what the threads behind ``CallPolicy`` do, without any: a
 request begins when the pace allows, and is repeated when, and as often as, the real policy says.
 Those with a small body, or none, wait apart from those that carry bytes, as they do there.
 """
@@ -15,12 +15,11 @@ from functools import partial
 
 from cachetier.errors import CachetierError, RemoteError, ThrottledError, TransientError
 from cachetier.model.pace import Pace, Ticket
-from cachetier.remote.retrying import RetryBudget, RetryPolicy, wait_before_next
+from cachetier.remote.call_policy import DRAIN, RetryBudget, RetryPolicy, wait_before_next
 from cachetier.simulate.events import Alarm, Events
 from cachetier.simulate.link import Link
 from cachetier.simulate.store import Answer, Store
 
-AS_DRAINS = RetryPolicy()
 SMALL_BYTES = 1 << 20  # what is smaller takes as long as its round trip
 
 
@@ -76,7 +75,7 @@ class Requests:
         pace: Pace,
         link: Link,
         *,
-        policy: RetryPolicy = AS_DRAINS,
+        policy: RetryPolicy = DRAIN,
         first: Callable[[], None] = _nothing,
         may_begin: Callable[[int], float] = _at_once,
     ) -> None:

@@ -9,9 +9,8 @@ from itertools import count
 import pytest
 
 from cachetier.remote.base import ObjectStore
+from cachetier.remote.call_policy import CallPolicy, Retries
 from cachetier.remote.reconnecting import Renewed, RenewedObjectStore
-from cachetier.remote.retrying import RetryingObjectStore
-from cachetier.remote.wrapped import MeasuredObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
@@ -20,8 +19,8 @@ SERVERS = {"moto": "moto_s3", "seaweedfs": "seaweed_s3"}
 IN_MEMORY: dict[str, Callable[[], ObjectStore]] = {
     "memory": MemoryObjectStore,
     "memory-readback": lambda: MemoryObjectStore(keeps_digests=False),
-    "retrying": lambda: RetryingObjectStore(MemoryObjectStore()),
-    "measured": lambda: MeasuredObjectStore(MemoryObjectStore(), lambda *_: None),
+    "retrying": lambda: CallPolicy(MemoryObjectStore(), retries=Retries()),
+    "measured": lambda: CallPolicy(MemoryObjectStore(), observe=lambda *_: None),
     "renewed": lambda: RenewedObjectStore(
         Renewed(MemoryObjectStore), lambda store: store, keeps_digests=True
     ),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from awscrt.checksums import crc64nvme
 
 from cachetier.remote.base import UploadedPart
 from cachetier.remote.boto_client import Timeouts
-from cachetier.remote.hedging import USUAL_FROM, HedgingObjectStore
+from cachetier.remote.call_policy import USUAL_FROM, CallPolicy, Hedge
 from cachetier.remote.stall_guard import StallWatch
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
@@ -24,19 +22,19 @@ PATIENCE_SECONDS = 6000.0  # longer than this test may take
 def test_the_end_of_an_upload_does_not_wait_for_one_bad_connection(
     seaweed_s3: S3Endpoint, folder: str, monkeypatch: pytest.MonkeyPatch, trouble: Trouble
 ) -> None:
-    monkeypatch.setattr("cachetier.remote.hedging.HEDGE_AFTER_SECONDS", 0.5)
+    monkeypatch.setattr("cachetier.remote.call_policy.HEDGE_AFTER_SECONDS", 0.5)
     last = USUAL_FROM + 1
     stalls, key = StallWatch(), folder + "object"
     with S3Proxy(seaweed_s3.url) as proxy:
         proxy.troubles.add(Fault(trouble, "UploadPart", nth(last)))
         timeouts = Timeouts(5.0, PATIENCE_SECONDS, stalls)
         plain = seaweed_s3.behind(proxy.url).store(timeouts=timeouts)
-        with ThreadPoolExecutor(4) as threads:
-            store = HedgingObjectStore(plain, stalls.cut, threads)
-            upload, parts = store.create_upload(key), list[UploadedPart]()
-            for number in range(1, last + 1):
-                parts.append(store.upload_part(key, upload, number, PART, digest=DIGEST))
+        hedge = Hedge(stalls.cut)
+        store = CallPolicy(plain, hedge=hedge)
+        upload, parts = store.create_upload(key), list[UploadedPart]()
+        for number in range(1, last + 1):
+            parts.append(store.upload_part(key, upload, number, PART, digest=DIGEST))
         plain.complete_upload(key, upload, parts, digest=crc64nvme(PART * last))
 
-    assert (store.hedged, proxy.troubles.fired) == (1, {trouble: 1})
+    assert (hedge.hedged, proxy.troubles.fired) == (1, {trouble: 1})
     assert seaweed_s3.store().get(key) == PART * last

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from cachetier.errors import PreconditionFailedError, ThrottledError, TransientError
 from cachetier.remote.base import IF_ABSENT, ObjectStore
 from cachetier.remote.boto_client import Credentials, connect
-from cachetier.remote.retrying import RetryingObjectStore
+from cachetier.remote.call_policy import CallPolicy, Retries
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble
@@ -109,7 +109,7 @@ def test_too_fast_a_client_is_told_to_slow_down(
 
 
 def test_retries_ride_out_every_trouble(store: ObjectStore, proxy: S3Proxy, folder: str) -> None:
-    patient = RetryingObjectStore(store, sleep=lambda _: proxy.troubles.limit(0))
+    patient = CallPolicy(store, retries=Retries(sleep=lambda _: proxy.troubles.limit(0)))
     proxy.troubles.add(Fault(Trouble.RESET))
     proxy.troubles.add(Fault(Trouble.LOST_REPLY))
     proxy.troubles.limit(0.001)

@@ -22,8 +22,7 @@ from cachetier.model.pace import Pace
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.paced import PacedObjectStore
-from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
+from cachetier.remote.call_policy import CallPolicy, Pacer, Retries, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, can_strike, nth
@@ -122,8 +121,8 @@ class Scene:
         cls, folder: Path, stage: Stage, run: str, *, with_parts: bool, patient: bool = False
     ) -> Scene:
         store = stage.patient if patient else stage.through
-        paced = PacedObjectStore(store, Pace(16), SystemClock())
-        objects = RetryingObjectStore(paced, POLICY)
+        pacer = Pacer(Pace(16), SystemClock())
+        objects = CallPolicy(store, retries=Retries(POLICY), pacer=pacer)
         node = Node(folder / "cache", objects, fraction=lambda: 0.01)
         node.probe = stage.through.check
         return cls(node, stage.direct, run, with_parts)

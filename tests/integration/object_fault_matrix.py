@@ -38,8 +38,7 @@ from cachetier.model.pace import Pace
 from cachetier.notifier import Changes
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.paced import PacedObjectStore
-from cachetier.remote.retrying import RetryingObjectStore
+from cachetier.remote.call_policy import CallPolicy, Pacer, Retries
 from cachetier.remote.store_clock import StoreClock
 from cachetier.service.service import Service
 from cachetier.steps.incidents import Incidents
@@ -191,8 +190,9 @@ class DoorNode:
     """A service with an S3 door over a mount whose bucket is behind the stage's proxy."""
 
     def __init__(self, folder: Path, stage: Stage, bucket: str) -> None:
-        paced = PacedObjectStore(stage.through, Pace(16), SystemClock())
-        remote = Bucket(RetryingObjectStore(paced, POLICY), Layout("steps"))
+        pacer = Pacer(Pace(16), SystemClock())
+        policy = CallPolicy(stage.through, retries=Retries(POLICY), pacer=pacer)
+        remote = Bucket(policy, Layout("steps"))
         self.bucket = bucket
         self.mount = Mount("train", bucket, PREFIX)
 

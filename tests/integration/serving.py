@@ -29,7 +29,7 @@ from cachetier.local.catalog.rows import Backlog
 from cachetier.model.checkpoint import Save
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.wrapped import MeasuredObjectStore, Observe
+from cachetier.remote.call_policy import CallPolicy, Observe
 from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.access import BEARER
@@ -289,7 +289,7 @@ def serving(
     service = Service(
         small_node(chosen),
         clock=clock,
-        bucket=Bucket(MeasuredObjectStore(objects, observe), layout),
+        bucket=Bucket(CallPolicy(objects, observe=observe), layout),
         open_drain=lambda *_parts: drain,
     )
     try:

@@ -10,7 +10,7 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import TransientError
-from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
+from cachetier.remote.call_policy import CallPolicy, Retries, RetryPolicy
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.faults.slices import share_of
@@ -50,7 +50,7 @@ def test_everything_arrives_over_a_remote_that_fails_one_call_in_five(
     objects = MemoryObjectStore()
     unreliable = Unreliable(objects, 0.2, seed)
     policy = RetryPolicy(attempts=10, base_seconds=0.001, cap_seconds=0.01)
-    node = Node(tmp_path / "cache", RetryingObjectStore(unreliable, policy))
+    node = Node(tmp_path / "cache", CallPolicy(unreliable, retries=Retries(policy)))
     expected: dict[str, bytes] = {}
     with node.draining():
         for step in range(STEPS):

@@ -15,7 +15,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain import channel
 from cachetier.drain.pace.remote_health import PROBE_SECONDS
 from cachetier.errors import RemoteError, RemoteRefusedError, TransientError
-from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
+from cachetier.remote.call_policy import CallPolicy, Retries, RetryPolicy
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
@@ -41,7 +41,7 @@ class Outage:
         self.clock = FakeClock()
         self.objects = FaultyObjectStore(MemoryObjectStore())
         policy = RetryPolicy(attempts=2, base_seconds=0.001, cap_seconds=0.002)
-        retrying = RetryingObjectStore(self.objects, policy)
+        retrying = CallPolicy(self.objects, retries=Retries(policy))
         self.node = Node(folder / "cache", retrying, clock=self.clock, fraction=lambda: 0.5)
         self.node.probe = self.objects.check
         self.steps = 0

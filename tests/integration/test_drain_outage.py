@@ -11,8 +11,7 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.pace import remote_health
-from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
-from cachetier.remote.wrapped import MeasuredObjectStore
+from cachetier.remote.call_policy import CallPolicy, Retries, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from tests.integration.drain_node import Node, patterned
@@ -57,9 +56,10 @@ def proxy(moto_s3: S3Endpoint) -> Iterator[S3Proxy]:
 
 @pytest.fixture
 def node(tmp_path: Path, moto_s3: S3Endpoint, proxy: S3Proxy, calls: Calls) -> Iterator[Node]:
-    store = MeasuredObjectStore(moto_s3.behind(proxy.url).store(), calls)
-    node = Node(tmp_path / "cache", RetryingObjectStore(store, POLICY), fraction=lambda: 0.01)
-    node.probe = store.check  # as the drain process does
+    store = moto_s3.behind(proxy.url).store()
+    policy = CallPolicy(store, retries=Retries(POLICY), observe=calls)
+    node = Node(tmp_path / "cache", policy, fraction=lambda: 0.01)
+    node.probe = CallPolicy(store, observe=calls).check  # as the drain process does
     yield node
     node.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
+from cachetier.remote.call_policy import CallPolicy, Retries, RetryPolicy
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.faults.slices import share_of
 from tests.integration.drain_node import Node, patterned
@@ -43,7 +43,7 @@ def test_packs_arrive_over_a_remote_that_fails_one_call_in_five(tmp_path: Path, 
     objects = MemoryObjectStore()
     unreliable = Unreliable(objects, 0.2, seed)
     policy = RetryPolicy(attempts=10, base_seconds=0.001, cap_seconds=0.01)
-    node = Node(tmp_path / "cache", RetryingObjectStore(unreliable, policy), packing=True)
+    node = Node(tmp_path / "cache", CallPolicy(unreliable, retries=Retries(policy)), packing=True)
     expected: dict[int, dict[str, bytes]] = {}
     with node.draining():
         for step in range(STEPS):

@@ -15,8 +15,8 @@ from cachetier.drain.channel import AskingEnd
 from cachetier.drain.loop import DrainLoop
 from cachetier.drain.messages import FailTask, Handout, ReplyT, Request
 from cachetier.drain.pace import remote_health
+from cachetier.remote.call_policy import CallPolicy, Retries, RetryPolicy
 from cachetier.remote.factory import open_remote
-from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
@@ -52,7 +52,8 @@ def proxy(seaweed_s3: S3Endpoint) -> Iterator[S3Proxy]:
 @pytest.fixture
 def node(tmp_path: Path, seaweed_s3: S3Endpoint, proxy: S3Proxy) -> Iterator[Node]:
     store = seaweed_s3.behind(proxy.url).store()
-    node = Node(tmp_path / "cache", RetryingObjectStore(store, POLICY), fraction=lambda: 0.01)
+    policy = CallPolicy(store, retries=Retries(POLICY))
+    node = Node(tmp_path / "cache", policy, fraction=lambda: 0.01)
     node.probe = store.check  # as the drain process does
     yield node
     node.close()

@@ -10,7 +10,7 @@ from cachetier_client.bucket_format.uploads import PART_BYTES, upload_part_bytes
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.model.levels import Level
-from cachetier.remote.retrying import RetryingObjectStore, RetryPolicy
+from cachetier.remote.call_policy import CallPolicy, Retries, RetryPolicy
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, Troubles, share
@@ -50,7 +50,7 @@ def proxy(seaweed_s3: S3Endpoint) -> Iterator[S3Proxy]:
 
 def requests_of_drain(folder: Path, server: S3Endpoint, proxy: S3Proxy, run: str) -> int:
     """Drain one checkpoint; return what it cost, from its first request to its last."""
-    objects = RetryingObjectStore(server.behind(proxy.url).store(), POLICY)
+    objects = CallPolicy(server.behind(proxy.url).store(), retries=Retries(POLICY))
     node = Node(folder / "cache", objects, fraction=lambda: 0.01)
     ids = SaveIds(run, 7, "save-1")
     for number in range(SMALL):
@@ -84,7 +84,7 @@ def test_small_shards_in_a_pack_cost_nine_requests(
 ) -> None:
     server: S3Endpoint = request.getfixturevalue(kind)
     with S3Proxy(server.url) as proxy:
-        objects = RetryingObjectStore(server.behind(proxy.url).store(), POLICY)
+        objects = CallPolicy(server.behind(proxy.url).store(), retries=Retries(POLICY))
         node = Node(tmp_path / "cache", objects, packing=True)
         ids = SaveIds("packed", 7, "save-1")
         bodies = put_small(node, ids)

@@ -21,7 +21,7 @@ from cachetier.ingest.ingest import RemoteStage
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
-from cachetier.remote.retrying import RetryingObjectStore
+from cachetier.remote.call_policy import CallPolicy, Retries
 from cachetier.remote.wrapped import Operation
 from tests.fakes.faulty_store import FaultyObjectStore, corrupt, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore
@@ -44,7 +44,7 @@ def node(tmp_path: Path, objects: FaultyObjectStore) -> Iterator[Node]:
 
 
 def full_node(tmp_path: Path, objects: FaultyObjectStore) -> Node:
-    retrying = RetryingObjectStore(objects, sleep=lambda _seconds: None)
+    retrying = CallPolicy(objects, retries=Retries(sleep=lambda _seconds: None))
     return Node(tmp_path / "cache", retrying, capacity_bytes=1000, when_full=WhenFull.WRITE_THROUGH)
 
 

@@ -19,7 +19,7 @@ from cachetier_client.bucket_format.layout import Layout
 from cachetier.local.catalog import shards
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.retrying import RetryingObjectStore
+from cachetier.remote.call_policy import CallPolicy, Retries
 from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
@@ -72,7 +72,7 @@ class Site:
 
     def store(self, bucket: str) -> ObjectStore:
         """Return a store past the proxies; moto fails a read of what is replaced meanwhile."""
-        return RetryingObjectStore(self.endpoint.store(bucket=bucket))
+        return CallPolicy(self.endpoint.store(bucket=bucket), retries=Retries())
 
     def manifest(self, bucket: str, step: int) -> Manifest | None:
         """Return a step's manifest at the far or the near bucket, past the proxies."""

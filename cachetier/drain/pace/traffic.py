@@ -129,7 +129,7 @@ class Traffic:
         self._found = found
 
     def observe(self, operation: str, seconds: float, size_bytes: int, outcome: str) -> None:
-        """Count a request that ended; what ``MeasuredObjectStore`` calls."""
+        """Count a request that ended; ``CallPolicy`` calls it."""
         with self._lock:
             if operation == "upload_part" and outcome == "ok":
                 self._note_part(size_bytes / max(1e-6, seconds))

@@ -16,9 +16,10 @@ from cachetier.errors import (
     UploadGoneError,
 )
 from cachetier.remote.base import IF_ABSENT
-from cachetier.remote.retrying import (
+from cachetier.remote.call_policy import (
+    CallPolicy,
+    Retries,
     RetryBudget,
-    RetryingObjectStore,
     RetryPolicy,
     wait_before_next,
 )
@@ -46,12 +47,11 @@ class Clock:
 
 def retrying(
     *plan: Fault, policy: RetryPolicy = POLICY
-) -> tuple[RetryingObjectStore, FaultyObjectStore, Clock]:
+) -> tuple[CallPolicy, FaultyObjectStore, Clock]:
     clock = Clock()
     faulty = FaultyObjectStore(MemoryObjectStore(), plan)
-    store = RetryingObjectStore(
-        faulty, policy, clock=clock.read, sleep=clock.sleep, fraction=lambda: 0.5
-    )
+    retries = Retries(policy, clock=clock.read, sleep=clock.sleep, fraction=lambda: 0.5)
+    store = CallPolicy(faulty, retries=retries)
     return store, faulty, clock
 
 
@@ -175,9 +175,8 @@ def test_a_sleep_that_raises_cuts_the_wait_short() -> None:
     def stop(_: float) -> None:
         raise StopError
 
-    store = RetryingObjectStore(
-        FaultyObjectStore(MemoryObjectStore(), [fail("head")]), POLICY, sleep=stop
-    )
+    faulty = FaultyObjectStore(MemoryObjectStore(), [fail("head")])
+    store = CallPolicy(faulty, retries=Retries(POLICY, sleep=stop))
 
     with pytest.raises(StopError):
         store.head("a")

@@ -8,18 +8,21 @@ import pytest
 from awscrt.checksums import crc64nvme
 
 from cachetier.errors import ObjectMissingError, RemoteDigestError
-from cachetier.remote.wrapped import MeasuredObjectStore, Operation
+from cachetier.remote.call_policy import CallPolicy
+from cachetier.remote.wrapped import Operation
 from tests.fakes.memory_store import MemoryObjectStore
 
 Seen = list[tuple[Operation, float, int, str]]
 
 
-def measured() -> tuple[MeasuredObjectStore, Seen]:
+def measured() -> tuple[CallPolicy, Seen]:
     """Return a store whose every call takes two seconds of its clock."""
     seen: Seen = []
     ticks = count(0, 2)
-    store = MeasuredObjectStore(
-        MemoryObjectStore(), lambda *said: seen.append(said), clock=lambda: float(next(ticks))
+    store = CallPolicy(
+        MemoryObjectStore(),
+        observe=lambda *said: seen.append(said),
+        clock=lambda: float(next(ticks)),
     )
     return store, seen
 

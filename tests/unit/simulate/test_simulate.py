@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from cachetier.remote.retrying import ASKING
+from cachetier.remote.call_policy import ASKING
 from cachetier.simulate.events import Alarm, Events
 from cachetier.simulate.link import Link
 from cachetier.simulate.node import Node, Work, crowd

@@ -31,7 +31,7 @@ from cachetier.drain.publish.publisher import (
 from cachetier.errors import IntegrityError, RemoteRefusedError, TransientError
 from cachetier.model.lifecycle import SaveState
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.retrying import RetryingObjectStore
+from cachetier.remote.call_policy import CallPolicy, Retries
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore
@@ -55,7 +55,7 @@ class World:
 
     def __init__(self) -> None:
         self.objects = FaultyObjectStore(MemoryObjectStore())
-        retrying = RetryingObjectStore(self.objects, sleep=lambda _seconds: None)
+        retrying = CallPolicy(self.objects, retries=Retries(sleep=lambda _seconds: None))
         self.bucket = Bucket(retrying, Layout())
         self.clock = FakeClock()
         self.publisher = self.restarted()

@@ -24,7 +24,7 @@ from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import TransientError
 from cachetier.model.compression import parsed_mode
 from cachetier.remote.base import Body, UploadedPart, pieces_of
-from cachetier.remote.retrying import RetryingObjectStore
+from cachetier.remote.call_policy import CallPolicy, Retries
 from tests.fakes.bodies import compressible, noise
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import content_of
@@ -157,6 +157,6 @@ def sent(store: MemoryObjectStore, data: bytes, chooser: Chooser, mode: str) -> 
     content = replace(content_of(data), element_size=4)
     metadata = object_metadata("save", "store", 1, content)
     target = UploadTarget("key", metadata, content, "run", parsed_mode(mode))
-    retrying = RetryingObjectStore(store, sleep=lambda _seconds: None)
+    retrying = CallPolicy(store, retries=Retries(sleep=lambda _seconds: None))
     context = UploadContext(retrying, ShortBuffers(), InCaller(), chooser=chooser)
     return Uploader(context).upload(target, Memory(data), Recorded()).codec
