@@ -401,6 +401,11 @@ def cut_off(a: Node, far: BlackHole, clock: FakeClock) -> None:
     far.mended.clear()
 
 
+def test_the_first_caller_of_a_node_waits_for_the_bucket(a: Node, waits: Waits) -> None:
+    assert a.restore.knowledge.refresh("run", STEP) is None, "it was asked, and is fresh"
+    assert waits.count == 1
+
+
 def test_nobody_waits_once_the_remote_is_known_not_to_answer(
     a: Node, far: BlackHole, clock: FakeClock, waits: Waits
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from cachetier_client.clock import SystemClock
@@ -28,6 +28,19 @@ def waits(changes: Changes) -> Iterator[Waits]:
     waits.start()
     yield waits
     waits.stop()
+
+
+class Idling(threading.Condition):
+    """A condition that says when somebody waits at it without end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.idle = threading.Event()
+
+    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
+        if timeout is None:
+            self.idle.set()
+        return super().wait_for(predicate, timeout)
 
 
 class World:
@@ -65,6 +78,18 @@ def test_whoever_waits_is_answered_once_it_comes_about(waits: Waits, changes: Ch
 
     assert answer.result(LONG) == 7
     assert waits.callers == 0
+
+
+def test_who_asks_while_nobody_waits_is_looked_for_at_once(changes: Changes) -> None:
+    waits, changed, world = Waits(changes, SystemClock()), Idling(), World()
+    waits._changed = changed
+    world.value = 7
+    waits.start()
+    try:
+        assert changed.idle.wait(LONG)
+        assert waits.ask(world.question(), LONG).result(LONG) == 7
+    finally:
+        waits.stop()
 
 
 def test_what_a_look_raises_is_the_answer(waits: Waits) -> None:
