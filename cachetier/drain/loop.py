@@ -35,8 +35,8 @@ from cachetier.drain.upload.uploader import Uploader
 from cachetier.drain.worker import Worker
 from cachetier.errors import StoppingError
 from cachetier.remote.bucket import Bucket, InBatches
+from cachetier.remote.fair_slots import FairSlots
 from cachetier.remote.store_clock import StoreClock
-from cachetier.remote.turns import Turns
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -161,7 +161,7 @@ class DrainLoop:
             self._traffic.usual_upload_part_bytes,
             self._copies,
             self._pieces,
-            Turns(lambda: self._size.parts),
+            FairSlots(lambda: self._size.parts),
             threading.Semaphore(max(PACKED_AT_ONCE, self._size.threads)),
         )
 

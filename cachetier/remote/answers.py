@@ -54,7 +54,7 @@ class Answers:
     def of(self, bucket: Bucket, *, shared: bool = False) -> Bucket:
         """Return ``bucket``, heard; of one ``shared`` with strangers a refusal says nothing."""
         heard = _HeardObjectStore(bucket.objects, self, shared=shared)
-        return Bucket(heard, bucket.layout, bucket.turns)
+        return Bucket(heard, bucket.layout, bucket.slots)
 
     def note(self, state: str, reason: str = "") -> None:
         """Hear of a request that ended now."""

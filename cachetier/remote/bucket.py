@@ -38,7 +38,7 @@ from cachetier.errors import (
 )
 from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, ObjectStore, if_match
-from cachetier.remote.turns import Turns
+from cachetier.remote.fair_slots import FairSlots
 
 _READS_OF_A_MOVING_MANIFEST = 5
 BATCH_CALLS = 64
@@ -56,12 +56,14 @@ class SeenStoreClaim:
 
 
 class Bucket:
-    """The checkpoints in one remote; ``turns`` are those of the shards that are read there."""
+    """The checkpoints in one remote; ``slots`` bound the ranges of shards that are read there."""
 
-    def __init__(self, objects: ObjectStore, layout: Layout, turns: Turns | None = None) -> None:
+    def __init__(
+        self, objects: ObjectStore, layout: Layout, slots: FairSlots | None = None
+    ) -> None:
         self.objects = objects
         self.layout = layout
-        self.turns = turns or Turns()
+        self.slots = slots or FairSlots()
 
     def steps(self, run: str) -> list[int]:
         """Return the steps that have any object, ascending; published or not."""

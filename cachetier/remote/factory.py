@@ -24,12 +24,12 @@ from cachetier.remote.call_policy import (
     Retries,
     RetryPolicy,
 )
+from cachetier.remote.fair_slots import AT_ONCE, FairSlots
 from cachetier.remote.reconnecting import Renewed, RenewedObjectStore
 from cachetier.remote.s3 import S3ObjectStore
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch
 from cachetier.remote.store_clock import StoreClock
-from cachetier.remote.turns import AT_ONCE, Turns
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -116,7 +116,7 @@ def open_remote(
     pace = Pace(AT_ONCE, moved=stalls.moved_bytes, fraction=random.random)
     # Twice, so that those that wait let the concurrency be found; not all of them, as a call that
     # waits for its turn spends what time it has for being repeated.
-    turns = Turns(lambda: min(AT_ONCE, 2 * pace.concurrency))
+    slots = FairSlots(lambda: min(AT_ONCE, 2 * pace.concurrency))
     layout = Layout(settings.prefix, settings.spread)
     pacer = Pacer(pace, SystemClock())
-    return Bucket(CallPolicy(store, retries=Retries(policy), pacer=pacer), layout, turns)
+    return Bucket(CallPolicy(store, retries=Retries(policy), pacer=pacer), layout, slots)

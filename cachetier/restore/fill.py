@@ -215,7 +215,7 @@ class Refill:
     def _fill(self, filling: Filling, shard: Shard, source: RemoteShard) -> None:
         bring = partial(self._fill_range, filling, shard, source)
         # Returns when nobody writes any more: the descriptor may be closed then.
-        self._link.each(bring, source.ranges(self._turn), source.turns)
+        self._link.each(bring, source.ranges(self._turn), source.slots)
         filling.cut(shard.content.size_bytes)
 
     def _fill_range(

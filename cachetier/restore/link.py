@@ -16,7 +16,7 @@ from itertools import cycle
 from typing import TypeVar
 
 from cachetier.remote.base import Into, ObjectStore
-from cachetier.remote.turns import AT_ONCE, Turns
+from cachetier.remote.fair_slots import AT_ONCE, FairSlots
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 PIECE_BYTES = 1 << 20  # less costs more requests than it saves time
@@ -35,7 +35,7 @@ class Link:
 
     def __init__(self) -> None:
         self.blocks = threading.Semaphore(BLOCKS_AT_ONCE)
-        self._turns = Turns()
+        self._slots = FairSlots()
         self._threads = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="restore")
         writers = max(1, len(os.sched_getaffinity(0)) // 2)  # the other half receives
         self._writing = cycle([threading.Lock() for _ in range(writers)])
@@ -45,14 +45,14 @@ class Link:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def each(
-        self, work: Callable[[Item], None], items: Iterable[Item], turns: Turns | None = None
+        self, work: Callable[[Item], None], items: Iterable[Item], slots: FairSlots | None = None
     ) -> None:
-        """Do ``work`` with each item beside each other, in an equal share; see ``Turns.each``.
+        """Do ``work`` with each item beside each other, in an equal share; see ``FairSlots.each``.
 
-        ``turns`` are those of the remote, or all there are. It must not come back here: those who
+        ``slots`` are those of the remote, or all there are. It must not come back here: those who
         wait would have the threads of those they wait for.
         """
-        (turns or self._turns).each(self._threads, work, items)
+        (slots or self._slots).each(self._threads, work, items)
 
     def in_order(self, work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
         """Yield what ``work`` makes of each item, in order; some are ahead while memory allows.

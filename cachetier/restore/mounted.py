@@ -89,7 +89,7 @@ class MountedObjects:
             piece.content,
             Stored.raw(piece.content),
             piece.run,
-            bucket.turns,
+            bucket.slots,
             begin=place.start,
             etag=place.version.remote_etag,
         )

@@ -22,7 +22,7 @@ from cachetier.errors import (
     SourceChangedError,
 )
 from cachetier.remote.base import Into, ObjectStore
-from cachetier.remote.turns import Turns
+from cachetier.remote.fair_slots import FairSlots
 
 RANGE_BLOCKS = 2
 TURN_RANGES = 16
@@ -45,7 +45,7 @@ class RemoteShard:
     """A shard at a remote: where it is, what it must be, and how it is stored there.
 
     ``key`` is that of the object that holds it: of a packed shard, its pack. ``remote`` names the
-    remote, ``turns`` say how many ranges go at once there. A piece of an object ``begin``s so many
+    remote, ``slots`` say how many ranges go at once there. A piece of an object ``begin``s so many
     bytes from the object's begin, and is read while that has its ``etag``.
     """
 
@@ -54,7 +54,7 @@ class RemoteShard:
     content: Content
     stored: Stored
     remote: str = ""
-    turns: Turns = field(default_factory=Turns)
+    slots: FairSlots = field(default_factory=FairSlots)
     begin: int = 0
     etag: str | None = None
 

@@ -290,4 +290,4 @@ def remote_shard(remote: Remote, shard: Shard, location: str, stored: Stored) ->
     """Return the copy of ``shard`` among the objects that a save has at ``location``."""
     bucket = remote.bucket
     key = bucket.layout.object_key(shard.run, location, shard.name, stored.pack_name)
-    return RemoteShard(bucket.objects, key, shard.content, stored, remote.name, bucket.turns)
+    return RemoteShard(bucket.objects, key, shard.content, stored, remote.name, bucket.slots)

@@ -15,7 +15,7 @@ from functools import partial
 
 from cachetier.errors import CachetierError, RemoteError, ThrottledError, TransientError
 from cachetier.model.pace import Pace, Ticket
-from cachetier.remote.call_policy import DRAIN, RetryBudget, RetryPolicy, wait_before_next
+from cachetier.remote.call_policy import DRAIN, Retries, RetryPolicy
 from cachetier.simulate.events import Alarm, Events
 from cachetier.simulate.link import Link
 from cachetier.simulate.store import Answer, Store
@@ -93,8 +93,7 @@ class Requests:
         self._place = place
         self._pace = pace
         self._link = link
-        self._policy = policy
-        self._budget = RetryBudget(events.monotonic)
+        self._retries = Retries(policy, clock=events.monotonic, fraction=chance.random)
         self._first = first
         self._may_begin = may_begin
         # Reads of documents, writes of them, and what carries bytes.
@@ -171,7 +170,7 @@ class Requests:
     def _answered(self, request: Request, ticket: Ticket, answer: object) -> None:
         self._under_way -= 1
         self._pace.succeeded(ticket, self._events.seconds)
-        self._budget.earn()
+        self._retries.budget.earn()
         request.ended(answer)
         self._send()
 
@@ -186,14 +185,8 @@ class Requests:
         self._repeat(request, TransientError("the store is away"))
 
     def _repeat(self, request: Request, error: RemoteError) -> None:
-        wait_seconds = wait_before_next(
-            self._policy,
-            error,
-            request.attempt,
-            self._events.seconds - request.began_at,
-            self._chance.random(),
-        )
-        if wait_seconds is None or not self._budget.spend(error):
+        wait_seconds = self._retries.wait_seconds(error, request.attempt, request.began_at)
+        if wait_seconds is None:
             request.ended(error)
         else:
             request.attempt += 1

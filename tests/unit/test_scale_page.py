@@ -9,7 +9,7 @@ import pytest
 from cachetier_client.bucket_format.uploads import LARGE_PART_BYTES, PART_BYTES
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.remote.turns import AT_ONCE
+from cachetier.remote.fair_slots import AT_ONCE
 from cachetier.restore.remote_shard import RANGE_BLOCKS
 from cachetier.simulate.store import READS_PER_SECOND, WRITES_PER_SECOND
 

@@ -43,7 +43,6 @@ from cachetier.errors import (
     PreconditionFailedError,
     RemoteDigestError,
     RemoteError,
-    StoppingError,
     UploadGoneError,
 )
 from cachetier.model.objects import NOTHING_THERE, WHATEVER_IS_THERE
@@ -366,7 +365,6 @@ class ObjectUpload:
     def _send_missing(self, upload_id: str, done: Sequence[SentUploadPart]) -> list[UploadedPart]:
         """Bring what the upload lacks, some at once, and return all its parts in order."""
         context, key = self._context, self._target.key
-        assert context.threads is not None
 
         def bring(part: _PlannedUploadPart) -> SentUploadPart:
             def send() -> UploadedPart:
@@ -387,7 +385,7 @@ class ObjectUpload:
         for part in lacking:
             there.pop(part.range.number, None)
         try:
-            sent = context.turns.each(context.threads, bring, self._until_stopped(lacking))
+            sent = context.each_part(bring, lacking)
         finally:
             self._progress.flush()
         parts = [each.part for each in [*there.values(), *sent]]
@@ -406,12 +404,6 @@ class ObjectUpload:
         for number, start in enumerate(range(0, piece.size_bytes, part_bytes), 1):
             size_bytes = min(part_bytes, piece.size_bytes - start)
             yield _PlannedUploadPart(piece, 0, UploadPartRange(number, start, size_bytes))
-
-    def _until_stopped(self, parts: Sequence[_PlannedUploadPart]) -> Iterator[_PlannedUploadPart]:
-        for part in parts:
-            if self._context.stopping():
-                raise StoppingError("the drain stops")
-            yield part
 
 
 def delete_object(context: UploadContext, target: ObjectTarget) -> None:

@@ -44,7 +44,7 @@ from cachetier.errors import (
 from cachetier.model import composing
 from cachetier.model.composing import SourcePiece
 from cachetier.remote.base import Body, CopyRange, ObjectStore, UploadedPart
-from cachetier.remote.turns import Turns
+from cachetier.remote.fair_slots import FairSlots
 
 ROUNDS = 3
 MADE_AT_MOST = 6
@@ -53,6 +53,7 @@ PACKED_AT_ONCE = 2
 PIECES_BUDGET_BYTES = PARTS_AT_ONCE * PIECE_BYTES
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class UploadContext:
         usual_part_bytes: The size of parts that suits the link now.
         copies: Finds bytes that the bucket has already; without it every byte is sent.
         pieces: Lends memory for what is read while it is sent.
-        turns: Says how many of ``threads`` each upload may use.
+        slots: Says how many of ``threads`` each upload may use.
         packing: Lets so many uploads make frames at once; more would only hold memory.
     """
 
@@ -80,7 +81,7 @@ class UploadContext:
     usual_part_bytes: Callable[[], int] = lambda: PART_BYTES
     copies: Copies | None = None
     pieces: Buffers = field(default_factory=lambda: Buffers(PIECES_BUDGET_BYTES))
-    turns: Turns = field(default_factory=lambda: Turns(lambda: PARTS_AT_ONCE))
+    slots: FairSlots = field(default_factory=lambda: FairSlots(lambda: PARTS_AT_ONCE))
     packing: threading.Semaphore = field(
         default_factory=lambda: threading.Semaphore(PACKED_AT_ONCE)
     )
@@ -98,6 +99,22 @@ class UploadContext:
             return
         with self.buffers.lend(part.room_bytes) as buffer:
             yield source.read(part, buffer)
+
+    def each_part(self, bring: Callable[[Item], Result], parts: Iterable[Item]) -> list[Result]:
+        """Bring ``parts``, some at once; after the first error the others end, and it is raised."""
+        assert self.threads is not None
+
+        def until_stopped() -> Iterator[Item]:
+            for part in parts:
+                self.go_on()
+                yield part
+
+        return self.slots.each(self.threads, bring, until_stopped())
+
+    def go_on(self) -> None:
+        """Raise StoppingError if no more parts are to be begun."""
+        if self.stopping():
+            raise StoppingError("the drain stops")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,14 +193,14 @@ class PartSender:
 
     def _send_raw(self) -> list[SentUploadPart]:
         def bring(piece: SourcePiece) -> SentUploadPart:
-            self._go_on()
+            self._context.go_on()
             part = self._copy_piece(piece) if piece.copied else self._send_piece(piece)
             sent = SentUploadPart(part, piece.start, piece.size_bytes)
             self._progress.part_done(sent)
             return sent
 
         kept, lacking = raw_plan(self._upload, self._target.size_bytes)
-        return [*kept, *self._in_parallel(bring, lacking)]
+        return [*kept, *self._context.each_part(bring, lacking)]
 
     def _send_piece(self, piece: SourcePiece) -> UploadedPart:
         def send() -> UploadedPart:
@@ -228,7 +245,7 @@ class PartSender:
             self._progress.part_done(sent)
             return sent
 
-        return [*self._upload.done, *self._in_parallel(bring, turns())]
+        return [*self._upload.done, *self._context.each_part(bring, turns())]
 
     def _packer(self) -> Packer:
         """Return what goes on behind the frames that are there."""
@@ -260,7 +277,7 @@ class PartSender:
         """Send a part of frames; one that failed, and was given back meanwhile, is made again."""
         for number in range(MADE_AT_MOST):
             if number:
-                self._go_on()
+                self._context.go_on()
                 made = self._made(partial(packer.again, made))
             with closing(made.body) as body, suppress(GivenBackError):
                 return in_rounds(partial(self._send, made.number, body, made.digest))
@@ -284,23 +301,6 @@ class PartSender:
             raise SourceChangedError(error.message, key=source.key) from error
         copies.copied(part.size_bytes)
         return part
-
-    def _in_parallel(
-        self, bring: Callable[[Item], SentUploadPart], items: Iterable[Item]
-    ) -> list[SentUploadPart]:
-        """Bring ``items``, some at once; after the first error the others end, and it is raised."""
-        context = self._context
-        assert context.threads is not None
-        return context.turns.each(context.threads, bring, self._until_stopped(items))
-
-    def _until_stopped(self, items: Iterable[Item]) -> Iterator[Item]:
-        for item in items:
-            self._go_on()
-            yield item
-
-    def _go_on(self) -> None:
-        if self._context.stopping():
-            raise StoppingError("the drain stops")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Places that those who are at work share equally: a long body leaves room for a short one."""
+"""Fair slots for parallel work: a long body leaves room for a short one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Turns:
-    """Places to send or to read at once, shared by those who are at work. Thread-safe."""
+class FairSlots:
+    """Slots for items that are sent or read at once, shared equally by all jobs. Thread-safe.
 
-    def __init__(self, places: Callable[[], int] = lambda: AT_ONCE) -> None:
-        """Share as many places as ``places`` says each time."""
-        self._places = places
+    A job is one call of ``each``; its share grows when another job ends.
+    """
+
+    def __init__(self, limit: Callable[[], int] = lambda: AT_ONCE) -> None:
+        """Share ``limit()`` slots; the limit may change at any time."""
+        self._limit = limit
         self._lock = threading.Lock()
-        self._at_work = 0
+        self._jobs = 0
 
     def each(
         self, threads: Executor, work: Callable[[Item], Result], items: Iterable[Item]
     ) -> list[Result]:
-        """Do ``work`` with each item on ``threads``, in an equal share of the places.
+        """Do ``work`` with each item on ``threads``, in an equal share of the slots.
 
-        After the first error no more are begun; it is raised once those under way have ended.
+        After the first error no more items are begun; it is raised once those under way have ended.
         """
         running: set[Future[Result]] = set()
         ended: list[Future[Result]] = []
@@ -60,9 +63,12 @@ class Turns:
         return [future.result() for future in ended if not future.cancelled()]
 
     def _has_room_beside(self, taken: int) -> bool:
-        """Say whether a share takes one more: one more than fit, so that no place is ever idle."""
-        return taken <= self._places() // max(1, self._at_work)
+        """Return whether a job may begin one more item.
+
+        Each job may exceed its share by one, so that rounding leaves no slot idle.
+        """
+        return taken <= self._limit() // max(1, self._jobs)
 
     def _add(self, number: int) -> None:
         with self._lock:
-            self._at_work += number
+            self._jobs += number
