@@ -8,7 +8,7 @@ Source: docs/compression.md, "Planes".
 
 from __future__ import annotations
 
-from cachetier_client.identity.names import ELEMENT_SIZES
+from cachetier_client.bucket_format.stored import ELEMENT_SIZES
 
 from cachetier.errors import IntegrityError
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_origin
 
-from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
+from cachetier_client.bucket_format.stored import Codec, Content, InPack, ShardFacts, Stored
 from msgspec import Struct, json
 from msgspec.structs import replace
 
@@ -368,7 +368,7 @@ class ObjectConflict(Request[None], frozen=True):
 class PartPage(Struct, frozen=True):
     """Shards of a rank's part, each with its version; ``more`` come after the last of them."""
 
-    shards: list[tuple[int, str, Content, Stored | None]] = []
+    shards: list[tuple[int, str, Content, Stored | None, ShardFacts]] = []
     more: bool = False
 
 

@@ -195,7 +195,7 @@ class Worker:
         self, task: Task, opened: messages.LocalShard, identity: str, pack: str | None
     ) -> UploadTarget:
         save = task.claimant
-        content = Content(task.size_bytes, task.digest, opened.block_digests, task.element_size)
+        content = Content(task.size_bytes, task.digest, opened.block_digests)
         return UploadTarget(
             self._layout.object_key(save.run, task.place, task.name, pack),
             object_metadata(save.save_id, identity, task.version, content),
@@ -204,6 +204,7 @@ class Worker:
             parsed_mode(task.compression) if pack is None else OFF,
             opened.replaced if pack is None else NOTHING_REPLACED,
             partial(self._is_fixed, task),
+            task.facts,
         )
 
     def _is_fixed(self, task: Task) -> bool:
@@ -258,8 +259,8 @@ class Worker:
         after, more = 0, True
         while more:
             page = self._channel.ask(messages.ReadPart(task.save, task.rank, after))
-            for version, name, content, stored in page.shards:
-                yield version, ShardEntry.of(name, task.rank, content, stored)
+            for version, name, content, stored, facts in page.shards:
+                yield version, ShardEntry.of(name, task.rank, content, stored, facts)
                 after = version
             more = page.more
 

@@ -97,7 +97,8 @@ class FileAdopter:
         self._lost.take_back(file.file_id)
         self._store.files.sync_name(file.file_id)
         try:
-            new = NewShard(identity.name, ids.rank, content, file_id=file.file_id)
+            what = identity.name, ids.rank, content
+            new = NewShard(*what, file_id=file.file_id, facts=identity.facts)
             committed = self._store.write(
                 parts.commit_shard, self._store.policy, ids, new, began_at
             )

@@ -18,7 +18,7 @@ from cachetier_client.bucket_format.documents import (
 )
 from cachetier_client.bucket_format.layout import SPREAD_MARK, own_location, plain_location
 from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY, Claimant, ClaimState
-from cachetier_client.bucket_format.stored import Content, Stored
+from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.errors import IntegrityError, ObjectMissingError
@@ -203,7 +203,10 @@ class DocumentRepairs:
     def _part(
         self, save: Save, rank: int, shards: Iterable[tuple[Shard, Stored | None]]
     ) -> PartDocument:
-        entries = [_entry(shard, rank, stored) for shard, stored in shards]
+        entries = [
+            ShardEntry.of(shard.name, rank, shard.content, stored, shard.facts)
+            for shard, stored in shards
+        ]
         return publication.part_of(self._claimant(save), rank, entries)
 
     # --- standing --------------------------------------------------------------------------------
@@ -226,10 +229,3 @@ def _refuse_other_formats(remote: Remote, key: str) -> None:
     with suppress(ObjectMissingError):
         if is_of_another_format(remote.bucket.objects.get(key)):
             raise LeftError(f"{key} was written by another version of cachetier: repair with that")
-
-
-def _entry(shard: Shard, rank: int, stored: Stored | None) -> ShardEntry:
-    """Return what the drain writes of a shard: of its content all but the hint."""
-    content = shard.content
-    plain = Content(content.size_bytes, content.digest, content.block_digests)
-    return ShardEntry.of(shard.name, rank, plain, stored)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from cachetier_client.bucket_format.documents import ShardEntry
@@ -16,6 +15,7 @@ from cachetier.fsck.adopt_files import content_of
 from cachetier.fsck.findings import Finding, FindingKind, LeftError, RepairOutcome
 from cachetier.local.catalog import rows, saves, shards
 from cachetier.local.catalog.committer import Committer
+from cachetier.local.catalog.rows import NewShard
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.lost_and_found import Identity
 from cachetier.local.repair import check_queries
@@ -63,15 +63,6 @@ def repaired_rows(
                 yield RepairOutcome(finding, False, str(error))
 
 
-@dataclass(frozen=True, slots=True)
-class _RowIdentity:
-    """What a row should say of its shard."""
-
-    name: str
-    rank: int
-    content: Content
-
-
 class _RowRepairs:
     def __init__(
         self, view: CatalogView, catalog: Committer, files: DiskFiles, durable: Bucket | None
@@ -106,14 +97,7 @@ class _RowRepairs:
         taken = self._view.read(check_queries.names_of, save.number)
         if right.name != row.name and right.name in taken:
             raise LeftError(f"it was {right.name}, as another row says it is: save the step again")
-        self._catalog.run(
-            shards.rewrite,
-            finding.version,
-            save.save_id,
-            right.name,
-            right.rank,
-            right.content,
-        )
+        self._catalog.run(shards.rewrite, finding.version, save.save_id, right)
         return "its row is what it was"
 
     def _content(self, finding: Finding, row: DamagedRow) -> Content | None:
@@ -135,7 +119,7 @@ class _RowRepairs:
 
     def _by_its_mark(
         self, finding: Finding, save: Save, content: Content | None
-    ) -> _RowIdentity | None:
+    ) -> NewShard | None:
         """Return what the data file says of itself, if its bytes are that."""
         if finding.file_id is None or content is None:
             return None
@@ -146,23 +130,21 @@ class _RowRepairs:
         same = (identity.size_bytes, identity.digest) == (content.size_bytes, content.digest)
         if not same or (ids.run, ids.step, ids.save_id) != (save.run, save.step, save.save_id):
             return None
-        return _RowIdentity(identity.name, ids.rank, content)
+        return NewShard(identity.name, ids.rank, content, facts=identity.facts)
 
-    def _by_its_part(
-        self, save: Save, row: DamagedRow, content: Content | None
-    ) -> _RowIdentity | None:
+    def _by_its_part(self, save: Save, row: DamagedRow, content: Content | None) -> NewShard | None:
         """Return what the documents in the bucket say: by its name, else by its bytes."""
         if self._durable is None or save.location is None:
             return None
         entries = list(self._entries(self._durable, save, save.location, row.rank))
         for entry in entries:
             if entry.name == row.name:
-                return _RowIdentity(entry.name, entry.rank, entry.content())
+                return _described(entry)
         if content is None:
             return None
         taken = self._view.read(check_queries.names_of, save.number)
         like = [e for e in entries if e.name not in taken and _is(e, content)]
-        return _RowIdentity(like[0].name, like[0].rank, content) if len(like) == 1 else None
+        return _described(like[0]) if len(like) == 1 else None
 
     def _entries(
         self, durable: Bucket, save: Save, location: str, rank: int
@@ -177,12 +159,18 @@ class _RowRepairs:
                 yield from part.shards
 
 
-def _by_its_digest(save: Save, row: DamagedRow, content: Content | None) -> _RowIdentity | None:
+def _by_its_digest(save: Save, row: DamagedRow, content: Content | None) -> NewShard | None:
     """Return what the row's own digest proves of the bytes: their description was damaged."""
     if content is None:
         return None
-    proven = rows.row_digest(save.save_id, row.name, row.rank, content) == row.row_digest
-    return _RowIdentity(row.name, row.rank, content) if proven else None
+    proven = rows.row_digest(save.save_id, row.name, row.rank, content, row.facts)
+    if proven != row.row_digest:
+        return None
+    return NewShard(row.name, row.rank, content, facts=row.facts)
+
+
+def _described(entry: ShardEntry) -> NewShard:
+    return NewShard(entry.name, entry.rank, entry.content(), facts=entry.known_facts())
 
 
 def _is(entry: ShardEntry, content: Content) -> bool:

@@ -11,9 +11,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
-from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
+from cachetier_client.bucket_format.stored import (
+    NOTHING_SAID,
+    SHARD_LIMIT_BYTES,
+    Content,
+    ShardFacts,
+)
 from cachetier_client.identity import names
-from cachetier_client.identity.names import SaveIds, checked_element_size
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 from cachetier_client.results import Receipt
 
@@ -39,7 +44,7 @@ class RemoteStage(Protocol):
     def write(self, block: bytes | bytearray | memoryview) -> None:
         """Send the next block."""
 
-    def commit(self, content: Content) -> Shard:
+    def commit(self, content: Content, facts: ShardFacts = NOTHING_SAID, /) -> Shard:
         """Finish, verify and record the shard; on error leave nothing behind."""
 
     def abort(self) -> None:
@@ -62,7 +67,12 @@ class Ingest(Protocol):
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int: ...
 
     def commit(
-        self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
+        self,
+        staged: Staged | RemoteStage,
+        ids: SaveIds,
+        name: str,
+        content: Content,
+        facts: ShardFacts = NOTHING_SAID,
     ) -> Receipt: ...
 
     def refused_by_disk(self, error: OSError) -> CachetierError: ...
@@ -77,7 +87,7 @@ class Ingest(Protocol):
         digest: int,
         timeout_seconds: float | None,
         *,
-        element_size: int = 0,
+        facts: ShardFacts = NOTHING_SAID,
     ) -> Finish: ...
 
 
@@ -125,19 +135,24 @@ class NodeIngest:
         return self._admission.extend(staged, total_bytes, timeout_seconds)
 
     def commit(
-        self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
+        self,
+        staged: Staged | RemoteStage,
+        ids: SaveIds,
+        name: str,
+        content: Content,
+        facts: ShardFacts = NOTHING_SAID,
     ) -> Receipt:
         """Check what was declared, make the shard safe and promise so; on error nothing is kept."""
         try:
             content.checked()
-            checked_element_size(content.element_size or None, content.size_bytes)
+            facts.check(content.size_bytes)
         except CachetierError:
             self.abort(staged)
             raise
         if isinstance(staged, Staged):
-            shard, level = self._store.commit(staged, ids, name, content).shard, Level.LOCAL
+            shard, level = self._store.commit(staged, ids, name, content, facts).shard, Level.LOCAL
         else:
-            shard, level = staged.commit(content), Level.DURABLE
+            shard, level = staged.commit(content, facts), Level.DURABLE
         self._on_committed()
         return _receipt_of(shard, level)
 
@@ -160,7 +175,7 @@ class NodeIngest:
         digest: int,
         timeout_seconds: float | None,
         *,
-        element_size: int = 0,
+        facts: ShardFacts = NOTHING_SAID,
     ) -> Finish:
         """Begin to commit a small shard inside the catalog; what is returned ends that, and must.
 
@@ -173,17 +188,17 @@ class NodeIngest:
         _check(name, len(body))
         if len(body) > INLINE_BYTES:
             raise InvalidRequestError(f"{len(body)} bytes are too many for an inline shard")
-        content = Content.of_block(body, element_size)
+        content = Content.of_block(body)
         if content.digest != digest:
             raise DigestMismatchError("the bytes do not match their digest", name=name)
-        checked_element_size(element_size or None, len(body))
+        facts.check(len(body))
         self._admission.refuse_who_has_too_much()
-        begin = partial(self._store.commit_inline, ids, name, content, body)
+        begin = partial(self._store.commit_inline, ids, name, content, body, facts)
         commit = self._admission.in_room(len(body), timeout_seconds, begin)
         if commit is None:
             stage = self._through(ids, name, len(body))
             stage.write(body)
-            return partial(self.commit, stage, ids, name, content)
+            return partial(self.commit, stage, ids, name, content, facts)
 
         def again() -> Committed:
             begun = self._admission.in_room(len(body), timeout_seconds or 0.0, begin)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.stored import NOTHING_SAID, Content, ShardFacts
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.results import Receipt
@@ -61,11 +61,16 @@ class InstrumentedIngest:
             raise
 
     def commit(
-        self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
+        self,
+        staged: Staged | RemoteStage,
+        ids: SaveIds,
+        name: str,
+        content: Content,
+        facts: ShardFacts = NOTHING_SAID,
     ) -> Receipt:
         commits_at = self._clock.monotonic()
         try:
-            receipt = self._ingest.commit(staged, ids, name, content)
+            receipt = self._ingest.commit(staged, ids, name, content, facts)
         finally:
             self._course.put_ends()
         self._committed(receipt, ids, staged.begun_at, commits_at)
@@ -88,12 +93,12 @@ class InstrumentedIngest:
         digest: int,
         timeout_seconds: float | None,
         *,
-        element_size: int = 0,
+        facts: ShardFacts = NOTHING_SAID,
     ) -> Finish:
         begun_at = self._clock.monotonic()
         with self._beginning(ids, name, begun_at):
             finish = self._ingest.begin_inline(
-                ids, name, body, digest, timeout_seconds, element_size=element_size
+                ids, name, body, digest, timeout_seconds, facts=facts
             )
 
         def finished() -> Receipt:

@@ -27,6 +27,7 @@ from cachetier_client.io.digests import from_hex
 
 from cachetier.errors import CachetierError, IntegrityError, ObjectMissingError, RemoteError
 from cachetier.local.catalog import copies, parts, shards
+from cachetier.local.catalog.rows import NewShard
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.names import DURABLE
@@ -239,9 +240,8 @@ class PendingSeals:
     def _take_over(self, ids: SaveIds, entry: ShardEntry) -> None:
         store, now, remote = self._store, self._clock.now(), self._remote
         content = entry.content()
-        taken = store.write(
-            parts.commit_remote, store.policy, ids, entry.name, content, remote, now, replaces=True
-        )
+        new = NewShard.at_remote(remote, entry.name, entry.rank, content, entry.known_facts())
+        taken = store.write(parts.commit_remote, store.policy, ids, new, now, replaces=True)
         store.drop(taken.replaced)
         if taken.repeated:
             version, stored = taken.shard.version, Stored.raw(content)

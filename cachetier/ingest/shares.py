@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.stored import NOTHING_SAID, Content, ShardFacts
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.results import Receipt
 
@@ -172,9 +172,14 @@ class SharedIngest:
         return self._shares.extend(staged, total_bytes, timeout_seconds, extend)
 
     def commit(
-        self, staged: Staged | RemoteStage, ids: SaveIds, name: str, content: Content
+        self,
+        staged: Staged | RemoteStage,
+        ids: SaveIds,
+        name: str,
+        content: Content,
+        facts: ShardFacts = NOTHING_SAID,
     ) -> Receipt:
-        put = partial(self._ingest.commit, staged, ids, name, content)
+        put = partial(self._ingest.commit, staged, ids, name, content, facts)
         return self._shares.end(staged, put, _kept_here)
 
     def refused_by_disk(self, error: OSError) -> CachetierError:
@@ -191,13 +196,10 @@ class SharedIngest:
         digest: int,
         timeout_seconds: float | None,
         *,
-        element_size: int = 0,
+        facts: ShardFacts = NOTHING_SAID,
     ) -> Finish:
-        begin = partial(
-            self._ingest.begin_inline,
-            *(ids, name, body, digest, timeout_seconds),
-            element_size=element_size,
-        )
+        what = ids, name, body, digest, timeout_seconds
+        begin = partial(self._ingest.begin_inline, *what, facts=facts)
         return self._shares.begin_inline(ids.run, len(body), timeout_seconds, begin, _kept_here)
 
 

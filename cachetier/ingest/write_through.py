@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
-from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.stored import NOTHING_SAID, Content, ShardFacts
 from cachetier_client.bucket_format.uploads import (
     DIGEST_KEY,
     PART_LIMIT,
@@ -50,6 +50,7 @@ from cachetier.errors import (
 )
 from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.catalog import copies, notes, parts, saves, shards, uploads
+from cachetier.local.catalog.rows import NewShard
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, claimant_of
 from cachetier.model.lifecycle import SaveState, ShardState
@@ -172,7 +173,7 @@ class _Repeat:
     def write(self, block: bytes | bytearray | memoryview) -> None:
         self._digests.add(memoryview(block))
 
-    def commit(self, content: Content) -> Shard:
+    def commit(self, content: Content, _facts: ShardFacts = NOTHING_SAID) -> Shard:
         self._digests.check(content)
         shard = self._existing
         remotely = shard.state in (ShardState.CLEAN, ShardState.EVICTED)
@@ -227,16 +228,16 @@ class _Stream:
             self._digests.add(piece)
             rest = rest[len(piece) :]
 
-    def commit(self, content: Content) -> Shard:
+    def commit(self, content: Content, facts: ShardFacts = NOTHING_SAID) -> Shard:
         """Finish the object, verify it remotely, and record the shard; on error nothing is kept."""
         try:
             self._digests.check(content)
             with _as_backpressure():
                 self._finish(content)
             through = self._through
-            what = self._ids, self._name, content, through.remote, through.clock.now()
-            store = through.store
-            committed = store.write(parts.commit_remote, store.policy, *what)
+            store, now = through.store, through.clock.now()
+            new = NewShard.at_remote(through.remote, self._name, self._ids.rank, content, facts)
+            committed = store.write(parts.commit_remote, store.policy, self._ids, new, now)
         except BaseException:
             self.abort()
             raise

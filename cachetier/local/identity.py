@@ -2,8 +2,9 @@
 
 So an orphan can be told from rubbish, and a lost catalog rebuilt. It is JSON. That of a shard has
 ``store``, ``run``, ``step``, ``save``, ``rank``, ``name``, ``size_bytes``, ``digest`` and
-``world_size``: see ``lost_and_found.Identity``. That of a piece of an object has ``object`` beside
-``store``, ``run``, ``size_bytes`` and ``digest``, which are the file's own: see ``ObjectIdentity``.
+``world_size``, and ``facts`` if its rank said any: see ``lost_and_found.Identity``. That of a piece
+of an object has ``object`` beside ``store``, ``run``, ``size_bytes`` and ``digest``, which are the
+file's own: see ``ObjectIdentity``.
 
 A file of an object that was put whole says all of it. One of a part says its upload and its number.
 When the upload is completed, its first piece is marked anew, with the object: how many ``pieces``
@@ -19,10 +20,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from cachetier_client.bucket_format.stored import Content
 from cachetier_client.identity.names import MOUNT_MARK, SaveIds
 from cachetier_client.io import digests
 
+from cachetier.local.catalog.rows import NewShard
 from cachetier.model.objects import Head
 from cachetier.model.shard import Shard
 
@@ -126,21 +127,23 @@ class ObjectIdentity:
 
 
 def shard_mark(
-    store_id: str, ids: SaveIds | Shard, name: str, content: Content, world_size: int
+    store_id: str, ids: SaveIds | Shard, shard: NewShard | Shard, world_size: int
 ) -> FileMark:
     """Return what is written on the file of a shard."""
+    content, facts = shard.content, shard.facts.recorded()
     identity = {
         "store": store_id,
         "run": ids.run,
         "step": ids.step,
         "save": ids.save_id,
         "rank": ids.rank,
-        "name": name,
+        "name": shard.name,
         "size_bytes": content.size_bytes,
         "digest": digests.to_hex(content.digest),
         "world_size": world_size,
+        **({"facts": facts} if facts else {}),
     }
-    return FileMark(_as_json(identity), {**ids.context, "name": name})
+    return FileMark(_as_json(identity), {**ids.context, "name": shard.name})
 
 
 def _as_json(identity: Mapping[str, object]) -> bytes:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import apsw
+from cachetier_client.bucket_format.stored import ShardFacts
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import CachetierError
@@ -36,6 +37,7 @@ class Identity:
     size_bytes: int
     digest: int
     world_size: int
+    facts: ShardFacts
 
     @classmethod
     def parsed(cls, text: bytes | None) -> Identity | None:
@@ -52,7 +54,8 @@ class Identity:
                 max(world_size, rank + 1),
             )
             size_bytes, digest = int(found["size_bytes"]), int(found["digest"], 16)
-            return cls(str(found["store"]), ids, found["name"], size_bytes, digest, world_size)
+            which = str(found["store"]), ids, found["name"], size_bytes, digest
+            return cls(*which, world_size, ShardFacts.said(found.get("facts", {})))
         except (ValueError, KeyError, TypeError, AttributeError, CachetierError):
             return None
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import apsw
-from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.stored import NOTHING_SAID, Content, ShardFacts
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 
@@ -277,10 +277,17 @@ class Store:
             raise self._not_allocated(size_bytes - reserved_bytes, error) from error
         return size_bytes
 
-    def commit(self, staged: Staged, ids: SaveIds, name: str, content: Content) -> Committed:
+    def commit(
+        self,
+        staged: Staged,
+        ids: SaveIds,
+        name: str,
+        content: Content,
+        facts: ShardFacts = NOTHING_SAID,
+    ) -> Committed:
         """Make a staged shard safe on this node; raises as ``commit_file``."""
-        new = NewShard(name, ids.rank, content, file_id=staged.file_id)
-        mark = shard_mark(self.store_id, ids, name, content, ids.world_size)
+        new = NewShard(name, ids.rank, content, file_id=staged.file_id, facts=facts)
+        mark = shard_mark(self.store_id, ids, new, ids.world_size)
         return self.commit_file(
             staged,
             mark,
@@ -313,10 +320,15 @@ class Store:
         return committed
 
     def commit_inline(
-        self, ids: SaveIds, name: str, content: Content, body: bytes
+        self,
+        ids: SaveIds,
+        name: str,
+        content: Content,
+        body: bytes,
+        facts: ShardFacts = NOTHING_SAID,
     ) -> Callable[[], Committed]:
         """Begin to make a small shard safe inside the catalog; see ``commit_body``."""
-        new = NewShard(name, ids.rank, content, body=body)
+        new = NewShard(name, ids.rank, content, body=body, facts=facts)
         return self.commit_body(
             content.size_bytes,
             lambda sql, now: parts.commit_shard(sql, self.policy, ids, new, now),
@@ -376,7 +388,7 @@ class Store:
         """
         of_any_world = 0  # how many ranks there are is not known here
         try:
-            mark = shard_mark(self.store_id, shard, shard.name, shard.content, of_any_world)
+            mark = shard_mark(self.store_id, shard, shard, of_any_world)
             self._sync(staged, mark, shard.content)
             before = self.write(shards.attach, shard.version, staged.file_id)
         except BaseException:

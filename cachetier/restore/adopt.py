@@ -102,8 +102,14 @@ def save_of(found: FoundStep) -> Save:
 
 
 def _new_shard(entry: ShardEntry, copies: Sequence[RemoteCopy]) -> NewShard:
-    evicted = ShardState.EVICTED
-    return NewShard(entry.name, entry.rank, entry.content(), state=evicted, copies=tuple(copies))
+    return NewShard(
+        entry.name,
+        entry.rank,
+        entry.content(),
+        state=ShardState.EVICTED,
+        copies=tuple(copies),
+        facts=entry.known_facts(),
+    )
 
 
 def _part(remote: Remote, manifest: Manifest, rank: int) -> PartDocument:

@@ -66,7 +66,6 @@ from cachetier.steps.views import (
     StepProgress,
     StepView,
     remote_shards,
-    shard_view,
     view_of_found,
     view_of_save,
     with_parts,
@@ -381,7 +380,7 @@ class Checkpoints:
             number = save.number
             listed = self._store.read(shards.shards_of, number)
             if save.state in OPEN_SAVES or view.shards:
-                here = [shard_view(shard) for shard in listed]
+                here = [ShardView.of_shard(shard) for shard in listed]
                 return view, here + ([] if stale else self._shards_elsewhere(save, view, here))
         found = self._published.find(run, step)
         if found is None:

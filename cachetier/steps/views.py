@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from cachetier_client.bucket_format.documents import PartReference
+from cachetier_client.bucket_format.documents import PartReference, ShardSummary
+from cachetier_client.bucket_format.stored import ShardFacts
+from cachetier_client.io.digests import to_hex
 from cachetier_client.results import UnflushedStep
 
 from cachetier.local.catalog.figures import RankProgress, ShardCount
@@ -34,6 +36,22 @@ class ShardView:
     size_bytes: int
     digest: str
     state: str
+    facts: ShardFacts
+
+    @classmethod
+    def of_shard(cls, shard: Shard) -> ShardView:
+        size_bytes, digest = shard.content.size_bytes, to_hex(shard.content.digest)
+        return cls(shard.name, shard.rank, size_bytes, digest, shard.state, shard.facts)
+
+    @classmethod
+    def of_entry(cls, entry: ShardSummary) -> ShardView:
+        """Return the view of a shard that a remote has."""
+        what = entry.name, entry.rank, entry.size_bytes, entry.digest
+        return cls(*what, "remote", entry.known_facts())
+
+    def as_json(self) -> dict[str, Any]:
+        known = {"name": self.name, "rank": self.rank, "size_bytes": self.size_bytes}
+        return {**known, "digest": self.digest, "state": self.state, **self.facts.recorded()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,16 +204,6 @@ def _state(save: Save, parts: list[RankPart], damaged: bool) -> str:
     return "local_only" if save.state in KEPT_SAVES else "sealed"
 
 
-def shard_view(shard: Shard) -> ShardView:
-    content = shard.content
-    return ShardView(
-        shard.name, shard.rank, content.size_bytes, f"{content.digest:016x}", shard.state
-    )
-
-
 def remote_shards(found: FoundStep) -> list[ShardView]:
     """Return the shards of a step that remotes have."""
-    return [
-        ShardView(shard.name, shard.rank, shard.size_bytes, shard.digest, "remote")
-        for shard in found.manifest.shards
-    ]
+    return [ShardView.of_entry(entry) for entry in found.manifest.shards]

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Self, SupportsIndex
 
+from cachetier_client.bucket_format.stored import ShardFacts
 from cachetier_client.calls.caller import Caller, reaches
 from cachetier_client.errors import CachetierClientError, InvalidRequestError, inherited
-from cachetier_client.identity.names import PutRequest, SaveIds, checked_element_size
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.ring import Ring
 from cachetier_client.results import Receipt
 from cachetier_client.streams.writer import ShardWriter
+from cachetier_client.transport.base import PutRequest
 from cachetier_client.units import counted
 
 ABORT_SECONDS = 5.0
@@ -95,8 +97,8 @@ class Checkpoint:
         """
         with self._calling("open_shard", name=name):
             seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-            elements = checked_element_size(element_size, size_bytes)
-            request = PutRequest(self._part, name, size_bytes, elements)
+            facts = ShardFacts.of_put(element_size)
+            request = PutRequest(self._part, name, size_bytes, facts)
             writer = self._caller.open_writer(
                 request, "local", seconds, ring=ring, on_receipt=self._keep
             )

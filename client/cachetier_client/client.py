@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Self, SupportsIndex, overload
 
+from cachetier_client.bucket_format.stored import ShardFacts
 from cachetier_client.calls.caller import Caller, checked_ack
 from cachetier_client.calls.reads import Reads
 from cachetier_client.calls.runs import PUT_SECONDS
@@ -16,12 +17,7 @@ from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.fallback.policy import Fallback, lasting_transport
 from cachetier_client.identity import save_ids
-from cachetier_client.identity.names import (
-    PutRequest,
-    SaveIds,
-    checked_element_size,
-    checked_step,
-)
+from cachetier_client.identity.names import SaveIds, checked_step
 from cachetier_client.identity.ranks import place_of
 from cachetier_client.io.block_file import BlockFiles
 from cachetier_client.io.ring import Ring
@@ -29,6 +25,7 @@ from cachetier_client.io.workers import Workers
 from cachetier_client.results import AckLevel, Receipt
 from cachetier_client.streams.reader import ShardReader
 from cachetier_client.streams.writer import ShardWriter
+from cachetier_client.transport.base import PutRequest
 from cachetier_client.transport.connect import DEFAULT_URL, greeting, transport_for
 
 
@@ -398,6 +395,5 @@ class Client(Reads):
         ring: Ring | None = None,
     ) -> ShardWriter:
         part, _ = self._part(run, step, rank, world_size, save_id, overwrite=overwrite)
-        elements = checked_element_size(element_size, size_bytes)
-        request = PutRequest(part, name, size_bytes, elements)
+        request = PutRequest(part, name, size_bytes, ShardFacts.of_put(element_size))
         return self._caller.open_writer(request, checked_ack(ack), timeout_seconds, ring=ring)

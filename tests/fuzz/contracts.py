@@ -30,7 +30,7 @@ from cachetier_client.bucket_format.documents import (
     encode,
 )
 from cachetier_client.bucket_format.publication import Claimant, claim, published
-from cachetier_client.bucket_format.stored import Codec, unpack_frames
+from cachetier_client.bucket_format.stored import FACT_HEADERS, Codec, ShardFacts, unpack_frames
 from cachetier_client.bucket_format.uploads import (
     ACKNOWLEDGED_KEY,
     PLACE_KEY,
@@ -40,7 +40,8 @@ from cachetier_client.bucket_format.uploads import (
 )
 from cachetier_client.clock import SystemClock
 from cachetier_client.errors import CachetierClientError
-from cachetier_client.identity.names import PutRequest, SaveIds
+from cachetier_client.identity.names import SaveIds
+from cachetier_client.transport.base import PutRequest
 from cachetier_client.transport.wire import FrameError, receive_frame
 from cachetier_client.units import parsed_size, parsed_span
 from hypothesis import HealthCheck, settings
@@ -52,7 +53,7 @@ from cachetier.codec.frames import FrameDecoder
 from cachetier.codec.seek_table import decode_table, encode_table
 from cachetier.config.settings import sourced
 from cachetier.doors.http.paths import target_of
-from cachetier.doors.http.queries import Query, digest_of, element_size_of, size_of
+from cachetier.doors.http.queries import Query, digest_of, size_of
 from cachetier.doors.http.ranges import span_of
 from cachetier.doors.http.shards import PUT_PARAMETERS
 from cachetier.doors.unix import requests
@@ -133,7 +134,7 @@ def _edited(data: bytes, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
 # --- what comes through the doors ----------------------------------------------------------------
 
 HEADER: dict[str, Any] = {
-    **PutRequest(SaveIds("r", 1, "s"), "n", 8, 4).fields(),
+    **PutRequest(SaveIds("r", 1, "s"), "n", 8, ShardFacts(element_size=4)).fields(),
     "op": "put",
     "digest": "60c46502cefe8b54",
     "timeout_seconds": 1.0,
@@ -145,7 +146,7 @@ HEADER: dict[str, Any] = {
 }
 PARSED: tuple[Callable[[Any], object], ...] = (
     *(requests.Put.parse, requests.Begin.parse, requests.Open.parse, requests.ReadBlock.parse),
-    *(requests.Seal.parse, requests.Wait.parse, lambda each: requests.content_of(each, 0)),
+    *(requests.Seal.parse, requests.Wait.parse, requests.content_of),
     lambda each: requests.ids_of(each.header),
     lambda each: requests.flag_of(each.header, "follows"),
     lambda each: requests.instant_of(each.header.get("since")),
@@ -175,9 +176,11 @@ def read_query(data: bytes) -> None:
 
 def read_header(data: bytes) -> None:
     text = data.decode("latin-1")
-    for read in (size_of, digest_of, lambda each: element_size_of(each, 8)):
+    for read in (size_of, digest_of):
         with suppress(CachetierError):
             read(text)
+    with suppress(CachetierError):
+        ShardFacts.of_headers(dict.fromkeys(FACT_HEADERS.values(), text)).check(8)
     span = span_of(text, 1000)
     assert span is None or 0 <= span.start < span.end <= 1000
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.stored import Content, Stored
+from cachetier_client.bucket_format.stored import Content, ShardFacts, Stored
 from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
@@ -60,9 +60,9 @@ REMOTE = "durable"
 NO_ORDERS = DrainOrders(RemoteSettings(REMOTE, "none"), "", "", Size(), "", (), "")
 
 
-def content_of(data: bytes, element_size: int = 0) -> Content:
+def content_of(data: bytes) -> Content:
     blocks = tuple(digests.digest_of(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK))
-    return Content(len(data), digests.combine(blocks, len(data)), blocks, element_size)
+    return Content(len(data), digests.combine(blocks, len(data)), blocks)
 
 
 @kept
@@ -202,6 +202,7 @@ class Node:
         )
 
     def put(self, ids: SaveIds, name: str, data: bytes, element_size: int = 0) -> Receipt:
+        facts = ShardFacts(element_size=element_size)
         if len(data) <= 65536:
             digest = digests.digest_of(data)
             return self.ingest.begin_inline(ids, name, data, digest, 5.0)()
@@ -209,13 +210,13 @@ class Node:
         if not isinstance(staged, Staged):
             for at in range(0, len(data), BLOCK):
                 staged.write(data[at : at + BLOCK])
-            return self.ingest.commit(staged, ids, name, content_of(data, element_size))
+            return self.ingest.commit(staged, ids, name, content_of(data), facts)
         assert staged.writer is not None
         with open(staged.writer, "wb", closefd=False) as file:
             file.write(data)
             file.truncate()
         staged.close_writer()
-        return self.ingest.commit(staged, ids, name, content_of(data, element_size))
+        return self.ingest.commit(staged, ids, name, content_of(data), facts)
 
     def seal(self, ids: SaveIds) -> None:
         self.checkpoints.seal(ids, None)

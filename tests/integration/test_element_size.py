@@ -34,7 +34,7 @@ def known(served: Served, name: str) -> int:
     """Return what the catalog keeps."""
     shard = served.service.store.read(lambda sql: saves.visible_shard(sql, "r", 1, name))
     assert shard is not None
-    return shard.content.element_size
+    return shard.facts.element_size
 
 
 @pytest.mark.parametrize("count", [2, len(LARGE)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from cachetier_client.bucket_format.stored import FACT_HEADERS, FACT_SCHEMAS
 from fastapi import FastAPI
 from pydantic import BaseModel
 
@@ -90,10 +91,10 @@ def _put() -> dict[str, Any]:
             _parameter("timeout_seconds", "query", "number"),
             _parameter("client_id", "query", "string"),
             _parameter("Cachetier-Digest", "header", "string"),
-            {
-                **_parameter("Cachetier-Element-Size", "header", "integer"),
-                "schema": {"type": "integer", "enum": [2, 4, 8]},
-            },
+            *(
+                {**_parameter(FACT_HEADERS[name], "header", ""), "schema": schema}
+                for name, schema in FACT_SCHEMAS.items()
+            ),
         ],
         "requestBody": {"required": True, "content": _content(_BINARY)},
         "responses": {

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection
 from urllib.parse import parse_qsl
 
-from cachetier_client.identity.names import checked_element_size
 from cachetier_client.io import digests
 
 from cachetier.errors import DigestMismatchError, InvalidRequestError
@@ -78,12 +77,6 @@ def size_of(text: str | None) -> int | None:
     if not _COUNT.fullmatch(text):
         raise InvalidRequestError("Content-Length is not a number of bytes")
     return int(text)
-
-
-def element_size_of(text: str | None, size_bytes: int | None) -> int:
-    """Read ``Cachetier-Element-Size``: 2, 4, 8, or 0 where it is absent."""
-    known = text is not None and _COUNT.fullmatch(text.strip())
-    return checked_element_size(int(text) if text is not None and known else text, size_bytes)
 
 
 def digest_of(text: str | None) -> int | None:

@@ -59,7 +59,7 @@ def looking_routes(node: Operations, pools: Pools) -> APIRouter:
     @router.get("/v1/runs/{run}/steps/{step}", response_model=schemas.OneStep)
     async def step(run: str, step: str) -> dict[str, Any]:
         view, shards = await pools.patient(checkpoints.step, run, names.parsed_step(step))
-        return {"step": {**view.as_json(), "shards": [asdict(shard) for shard in shards]}}
+        return {"step": {**view.as_json(), "shards": [shard.as_json() for shard in shards]}}
 
     @router.get("/v1/runs/{run}/steps/{step}/wait")
     async def wait(

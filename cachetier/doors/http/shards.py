@@ -7,9 +7,11 @@ import time
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 
+from cachetier_client.bucket_format.stored import ShardFacts
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 from cachetier_client.results import Receipt
+from cachetier_client.transport.base import PutRequest
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -24,7 +26,7 @@ from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.paths import RequestTarget
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import MethodError
-from cachetier.doors.http.queries import Query, digest_of, element_size_of, size_of
+from cachetier.doors.http.queries import Query, digest_of, size_of
 from cachetier.doors.http.ranges import Span, span_of
 from cachetier.doors.http.sending import SentAnswer
 from cachetier.doors.http.slots import Slots
@@ -107,7 +109,8 @@ class Shards:
 
     async def _take(self, put: Put, body: Body, scope: Scope) -> Receipt:
         ingest, beginning = self._node.ingest, None
-        if put.size_bytes is None or put.size_bytes <= INLINE_BYTES:
+        size_bytes = put.shard.size_bytes
+        if size_bytes is None or size_bytes <= INLINE_BYTES:
             beginning = await body.first(INLINE_BYTES)
         is_small = beginning is not None and body.ended and len(beginning) <= INLINE_BYTES
 
@@ -251,14 +254,9 @@ def _put_of(target: RequestTarget, query: Query, headers: Headers) -> Put:
         overwrite=query.flag("overwrite"),
     )
     size_bytes = size_of(headers.get("content-length"))
-    return Put(
-        ids=ids,
-        name=name,
-        size_bytes=size_bytes,
-        digest=digest_of(headers.get("cachetier-digest")),
-        element_size=element_size_of(headers.get("cachetier-element-size"), size_bytes),
-        timeout_seconds=query.seconds(),
-    )
+    digest = digest_of(headers.get("cachetier-digest"))
+    shard = PutRequest(ids, name, size_bytes, ShardFacts.of_headers(headers))
+    return Put(shard, digest, query.seconds())
 
 
 def _ids(target: RequestTarget) -> tuple[str, int, str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
-from cachetier_client.identity.names import SaveIds
 from cachetier_client.io import digests
 from cachetier_client.results import Receipt
+from cachetier_client.transport.base import PutRequest
 
 from cachetier.doors.http.body import Blocks, Body
 from cachetier.doors.http.file_sink import BlockDigests, FileSink
@@ -19,13 +19,10 @@ from cachetier.local.store import Staged
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """What a put says of itself."""
+    """A shard about to be put, the digest that it is to have if one is said, and the patience."""
 
-    ids: SaveIds
-    name: str
-    size_bytes: int | None
+    shard: PutRequest
     digest: int | None
-    element_size: int
     timeout_seconds: float
 
 
@@ -34,18 +31,20 @@ async def put_small(put: Put, body: bytes, ingest: Ingest, pools: Pools) -> Rece
     _check_size(put, len(body))
     digest = digests.digest_of(body)
     _check_digest(put, digest)
-    begin = partial(ingest.begin_inline, put.ids, put.name, body, digest)
+    begin = partial(ingest.begin_inline, put.shard.ids, put.shard.name, body, digest)
 
     def store(timeout_seconds: float) -> Receipt:
-        return begin(timeout_seconds, element_size=put.element_size)()
+        return begin(timeout_seconds, facts=put.shard.facts)()
 
     return await pools.patient(store, put.timeout_seconds)
 
 
 async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: Blocks) -> Receipt:
     """Put a shard into a data file, or straight to the remote when the cache is full."""
+    shard = put.shard
+    what = shard.ids, shard.name
     stage = await pools.owned(
-        ingest.abort, ingest.begin, put.ids, put.name, put.size_bytes, put.timeout_seconds
+        ingest.abort, ingest.begin, *what, shard.size_bytes, put.timeout_seconds
     )
     sink = (
         FileSink(stage, ingest, pools, put.timeout_seconds, partial(_check_no_more, put))
@@ -55,14 +54,14 @@ async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: 
     try:
         await body.into_blocks(blocks, pools, sink)
         _check_size(put, body.size_bytes)
-        content = replace(sink.content(body.size_bytes), element_size=put.element_size)
+        content = sink.content(body.size_bytes)
         _check_digest(put, content.digest)
         if isinstance(sink, FileSink):
             await sink.cut(content.size_bytes)
     except BaseException:
         await pools.quick(ingest.abort, stage)
         raise
-    return await pools.quick(ingest.commit, stage, put.ids, put.name, content)
+    return await pools.quick(ingest.commit, stage, *what, content, shard.facts)
 
 
 class _RemoteSink:
@@ -85,17 +84,19 @@ class _RemoteSink:
 
 
 def _check_no_more(put: Put, total_bytes: int) -> None:
-    if put.size_bytes is not None and total_bytes > put.size_bytes:
+    declared = put.shard.size_bytes
+    if declared is not None and total_bytes > declared:
         _check_size(put, total_bytes)
 
 
 def _check_size(put: Put, size_bytes: int) -> None:
-    if put.size_bytes is not None and put.size_bytes != size_bytes:
+    shard = put.shard
+    if shard.size_bytes is not None and shard.size_bytes != size_bytes:
         raise SizeMismatchError(
-            f"{put.size_bytes} bytes were declared, {size_bytes} came",
-            run=put.ids.run,
-            step=put.ids.step,
-            name=put.name,
+            f"{shard.size_bytes} bytes were declared, {size_bytes} came",
+            run=shard.ids.run,
+            step=shard.ids.step,
+            name=shard.name,
         )
 
 
@@ -103,7 +104,7 @@ def _check_digest(put: Put, digest: int) -> None:
     if put.digest is not None and put.digest != digest:
         raise DigestMismatchError(
             f"the body's digest is {digests.to_hex(digest)}, not {digests.to_hex(put.digest)}",
-            run=put.ids.run,
-            step=put.ids.step,
-            name=put.name,
+            run=put.shard.ids.run,
+            step=put.shard.ids.step,
+            name=put.shard.name,
         )

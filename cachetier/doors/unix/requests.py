@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.stored import Content, ShardFacts
 from cachetier_client.identity import names
-from cachetier_client.identity.names import COUNT_LIMIT, SaveIds, checked_element_size, shown
+from cachetier_client.identity.names import COUNT_LIMIT, SaveIds, shown
 from cachetier_client.io import digests
+from cachetier_client.transport.base import PutRequest
 from cachetier_client.transport.wire import Frame, Header
 
 from cachetier.errors import DigestMismatchError, InvalidRequestError, SizeMismatchError
@@ -26,42 +27,32 @@ _EXPIRES = "expires_seconds"
 class Put:
     """A small shard, whole."""
 
-    ids: SaveIds
-    name: str
+    shard: PutRequest
     body: bytes
     digest: int
     timeout_seconds: float
-    element_size: int
 
     @classmethod
     def parse(cls, frame: Frame) -> Put:
         header = frame.header
-        ids, name = ids_of(header), name_of(header)
+        shard = put_of(header)
         if count_of(header, "size_bytes") != len(frame.body):
-            raise InvalidRequestError("size_bytes is not the size of the body", name=name)
+            raise InvalidRequestError("size_bytes is not the size of the body", name=shard.name)
         if len(frame.body) > INLINE_BYTES:
             raise InvalidRequestError(f"{len(frame.body)} bytes are too many for an inline shard")
-        digest, timeout_seconds = digest_of(header), timeout_of(header)
-        element_size = element_size_of(header)
-        return cls(ids, name, bytes(frame.body), digest, timeout_seconds, element_size)
+        return cls(shard, bytes(frame.body), digest_of(header), timeout_of(header))
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A put whose bytes are still to come; ``size_bytes`` is None where nobody knows yet."""
+    """A put whose bytes are still to come."""
 
-    ids: SaveIds
-    name: str
-    size_bytes: int | None
+    shard: PutRequest
     timeout_seconds: float
-    element_size: int
 
     @classmethod
     def parse(cls, frame: Frame) -> Begin:
-        header = frame.header
-        ids, name = ids_of(header), name_of(header)
-        size_bytes = optional_count_of(header, "size_bytes")
-        return cls(ids, name, size_bytes, timeout_of(header), element_size_of(header))
+        return cls(put_of(frame.header), timeout_of(frame.header))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +162,12 @@ def ids_of(header: Header) -> SaveIds:
     )
 
 
+def put_of(header: Header) -> PutRequest:
+    """Return which shard is put, and what is known of it before its bytes."""
+    size_bytes = optional_count_of(header, "size_bytes")
+    return PutRequest(ids_of(header), name_of(header), size_bytes, ShardFacts.said(header))
+
+
 def step_of(header: Header) -> tuple[str, int]:
     return names.checked_run(header.get("run")), names.checked_step(header.get("step"))
 
@@ -240,20 +237,14 @@ def _is_rank(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def element_size_of(header: Header) -> int:
-    """Return what a put says of its elements: 2, 4, 8, or 0."""
-    size_bytes = optional_count_of(header, "size_bytes")
-    return checked_element_size(header.get("element_size"), size_bytes)
-
-
-def content_of(frame: Frame, element_size: int) -> Content:
+def content_of(frame: Frame) -> Content:
     """Return what the client declares, at commit, of the bytes that it has written."""
     try:
         blocks = digests.unpack(frame.body)
     except ValueError as error:
         raise SizeMismatchError(str(error)) from None
     size_bytes, digest = count_of(frame.header, "size_bytes"), digest_of(frame.header)
-    return Content(size_bytes, digest, blocks, element_size)
+    return Content(size_bytes, digest, blocks)
 
 
 def digest_of(header: Header) -> int:

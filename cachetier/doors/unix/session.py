@@ -21,6 +21,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.trace_context import FIELD as TRACEPARENT
 from cachetier_client.trace_context import called_by
+from cachetier_client.transport.base import PutRequest
 from cachetier_client.transport.wire import (
     PROTOCOL,
     ConnectionClosedError,
@@ -67,10 +68,8 @@ _Operation = Callable[["Session", Frame], "Reply"]
 class _StagedPut:
     """A put between begin and commit. ``failure`` is what went wrong in a block, told at commit."""
 
-    ids: SaveIds
-    name: str
+    shard: PutRequest
     stage: Staged | RemoteStage
-    element_size: int = 0
     failure: CachetierError | None = None
 
 
@@ -192,7 +191,7 @@ class Session:
         staging = header.get("staging") if operation in _OF_STAGED else None
         put = self._staged.get(staging) if isinstance(staging, int) else None
         if put is not None:
-            return put.ids.run, {"step": put.ids.step, "name": put.name}
+            return put.shard.ids.run, {"step": put.shard.ids.step, "name": put.shard.name}
         run = header.get("run")
         what = {field: header.get(field) for field in ("step", "name", "node")}
         return None if run is None else names.checked_run(run), what
@@ -231,9 +230,10 @@ class Session:
 
     def _begin_put(self, request: requests.Put, timeout_seconds: float | None) -> Finish:
         self._node.refuse_when_leaving()
-        self._node.incidents.used(self._client_id, request.ids.run)
-        what = request.ids, request.name, request.body, request.digest, timeout_seconds
-        return self._node.ingest.begin_inline(*what, element_size=request.element_size)
+        shard = request.shard
+        self._node.incidents.used(self._client_id, shard.ids.run)
+        what = shard.ids, shard.name, request.body, request.digest, timeout_seconds
+        return self._node.ingest.begin_inline(*what, facts=shard.facts)
 
     def _begin_small(self, frame: Frame) -> Callable[[], None]:
         """Begin a small put; what is returned ends and answers it.
@@ -254,14 +254,14 @@ class Session:
 
     def _begin(self, request: requests.Begin) -> Reply:
         self._node.refuse_when_leaving()
-        ids, name = request.ids, request.name
-        self._node.incidents.used(self._client_id, ids.run)
+        shard = request.shard
+        self._node.incidents.used(self._client_id, shard.ids.run)
         if len(self._staged) >= STAGED_LIMIT:
             raise InvalidRequestError(f"{STAGED_LIMIT} puts are staged on this connection already")
-        begin = partial(self._node.ingest.begin, ids, name, request.size_bytes)
+        begin = partial(self._node.ingest.begin, shard.ids, shard.name, shard.size_bytes)
         stage = self._in_share(request.timeout_seconds, begin)
         staging, self._next_staging = self._next_staging, self._next_staging + 1
-        self._staged[staging] = _StagedPut(ids, name, stage, request.element_size)
+        self._staged[staging] = _StagedPut(shard, stage)
         if not isinstance(stage, Staged):
             return Reply({"staging": staging, "plane": "stream", "reserved_bytes": 0})
         # Sending closes the service's only writable descriptor: from here on only the rank can
@@ -309,11 +309,12 @@ class Session:
         try:
             if put.failure is not None:
                 raise put.failure
-            content = requests.content_of(frame, put.element_size)
+            content = requests.content_of(frame)
         except CachetierError:
             self._node.ingest.abort(put.stage)
             raise
-        receipt = self._node.ingest.commit(put.stage, put.ids, put.name, content)
+        what = put.shard.ids, put.shard.name, content, put.shard.facts
+        receipt = self._node.ingest.commit(put.stage, *what)
         return Reply(receipt.as_reply())
 
     def _abort(self, header: Header) -> Reply:
@@ -440,7 +441,7 @@ class Session:
 
     def _step(self, step: Step) -> Reply:
         view, shards = self._node.checkpoints.step(*step)
-        return Reply({"step": {**view.as_json(), "shards": [asdict(shard) for shard in shards]}})
+        return Reply({"step": {**view.as_json(), "shards": [shard.as_json() for shard in shards]}})
 
     def _incidents(self, header: Header) -> Reply:
         clear = header.get("clear", True) is True

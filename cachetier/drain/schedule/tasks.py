@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.bucket_format.stored import NOTHING_SAID, ShardFacts
 
 from cachetier.model.checkpoint import Save, claimant_of
 from cachetier.model.compression import OFF, Mode
@@ -124,7 +125,7 @@ class Task:
     name: str = ""
     size_bytes: int = 0
     digest: int = 0
-    element_size: int = 0
+    facts: ShardFacts = NOTHING_SAID
     compression: str = str(OFF)
     bucket: str = ""
 
@@ -153,7 +154,7 @@ def task_of(number: int, work: Work, claimant: Claimant, mode: Mode = OFF) -> Ta
         name=shard.name,
         size_bytes=shard.content.size_bytes,
         digest=shard.content.digest,
-        element_size=shard.content.element_size,
+        facts=shard.facts,
         compression=str(mode),
     )
 

@@ -6,7 +6,6 @@ import logging
 from typing import Any, assert_never
 
 import msgspec
-from cachetier_client.bucket_format.stored import Content, Stored
 
 from cachetier.drain import messages
 from cachetier.drain.messages import PartPage, SaveRequest, replied
@@ -70,14 +69,16 @@ class SaveReports:
         """Return the next shards of a rank; a version goes with each, to ask for the next."""
         which = request.save, request.rank, self._remote, request.after, PAGE_SHARDS
         found = self._store.read(shards.stored_shards_of_rank, *which)
-        listed: list[tuple[int, str, Content, Stored | None]] = []
+        page = PartPage([])
         digests = 0
         for shard, stored in found:
-            listed.append((shard.version, shard.name, shard.content, stored))
+            facts = shard.facts.without_hints()
+            page.shards.append((shard.version, shard.name, shard.content, stored, facts))
             digests += len(shard.content.block_digests) + (len(stored.frames) if stored else 0)
             if digests > PAGE_DIGESTS:
                 break
-        return PartPage(listed, len(listed) < len(found) or len(found) == PAGE_SHARDS)
+        more = len(page.shards) < len(found) or len(found) == PAGE_SHARDS
+        return PartPage(page.shards, more)
 
     def _names(self, request: messages.NamesOfSave) -> list[str]:
         return self._store.read(uploads.names_of_save, request.save, request.names)

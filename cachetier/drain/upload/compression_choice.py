@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import wait
 
-from cachetier_client.bucket_format.stored import COMPRESSED_FROM_BYTES, WORTHWHILE_RATIO, Codec
+from cachetier_client.bucket_format.stored import (
+    COMPRESSED_FROM_BYTES,
+    ELEMENT_SIZES,
+    WORTHWHILE_RATIO,
+    Codec,
+)
 from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
-from cachetier_client.identity.names import ELEMENT_SIZES
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
 from cachetier.drain.upload.compression_log import CompressionLog
@@ -94,7 +98,7 @@ class Chooser:
 
     def _encoding(self, target: UploadTarget) -> Encoding:
         """Return what the mode asks for, if it pays."""
-        mode, element_size = target.mode, target.content.element_size
+        mode, element_size = target.mode, target.facts.element_size
         if mode.method is Method.PLANES and element_size in ELEMENT_SIZES:
             return Encoding(self._compressor, Codec.PLANES, Recipe(mode.level, element_size))
         return Encoding(self._compressor, Codec.ZSTD, Recipe(mode.level))

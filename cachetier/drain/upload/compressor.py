@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
 
+from cachetier_client.bucket_format.stored import ELEMENT_SIZES
 from cachetier_client.bucket_format.uploads import UploadPartRange
-from cachetier_client.identity.names import ELEMENT_SIZES
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.codec import planes

@@ -14,8 +14,10 @@ from itertools import islice
 
 from cachetier_client.bucket_format.stored import (
     FRAME_LIMIT_BYTES,
+    NOTHING_SAID,
     Codec,
     Content,
+    ShardFacts,
     Stored,
     StoredFrame,
     table_bytes,
@@ -85,6 +87,7 @@ class UploadTarget:
         run: For those who look at what was decided.
         replaced: What it replaces here, and may at the remote.
         is_fixed: Asks whether a part or the published manifest says that other bytes lie there.
+        facts: What its rank said of the shard: hints for its compression.
     """
 
     key: str
@@ -94,6 +97,7 @@ class UploadTarget:
     mode: Mode = OFF
     replaced: Replaced = NOTHING_REPLACED
     is_fixed: Callable[[], bool] = lambda: False
+    facts: ShardFacts = NOTHING_SAID
 
     @property
     def size_bytes(self) -> int:

@@ -356,7 +356,7 @@ def _remove_parts(sql: apsw.Connection, upload_id: str, number: int | None = Non
 
 
 def _rename(sql: apsw.Connection, shard: Shard, name: str) -> None:
-    digest = rows.row_digest(shard.save_id, name, shard.rank, shard.content)
+    digest = rows.row_digest(shard.save_id, name, shard.rank, shard.content, shard.facts)
     sql.execute(
         "UPDATE shards SET name = ?, row_digest = ? WHERE version = ?",
         (name, digest, shard.version),

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import apsw
-from cachetier_client.bucket_format.stored import Content, Stored
+from cachetier_client.bucket_format.stored import Content
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import BackpressureError, InvalidRequestError, NotFoundError, SealedError
 from cachetier.local.catalog import saves, shards
-from cachetier.local.catalog.rows import NewShard, RemoteCopy
+from cachetier.local.catalog.rows import NewShard
 from cachetier.model.checkpoint import Save, admitted_save, sealed_here
 from cachetier.model.lifecycle import OPEN_SAVES, PartState, SaveState, ShardState
 from cachetier.model.policy import Policy
@@ -91,14 +91,12 @@ def commit_remote(
     sql: apsw.Connection,
     policy: Policy,
     ids: SaveIds,
-    name: str,
-    content: Content,
-    remote: str,
+    new: NewShard,
     now: float,
     *,
     replaces: bool = False,
 ) -> Committed:
-    """Commit a shard whose bytes are verified at ``remote`` and not here: evicted from birth.
+    """Commit a shard whose bytes are verified at a remote and not here: evicted from birth.
 
     Other bytes under its name stay, as the remote may hold those: a replacement waits for
     room. Where it is known that the remote holds the new ones, it ``replaces`` what is here.
@@ -108,16 +106,16 @@ def commit_remote(
         SealedError, SaveSupersededError, StepPublishedError, AbortedError: As ``commit_shard``.
     """
     save = admit(sql, policy, ids, now)
-    existing = shards.shard_named(sql, save.number, name)
-    if existing is not None and _repeats(existing, content):
+    existing = shards.shard_named(sql, save.number, new.name)
+    if existing is not None and _repeats(existing, new.content):
         return Committed(existing, repeated=True)
-    _check_replaceable(sql, save, ids, name, existing)
+    _check_replaceable(sql, save, ids, new.name, existing)
     if existing is not None and not replaces:
         raise BackpressureError(
-            f"shard {name} can only be replaced once there is room", **ids.context, name=name
+            f"shard {new.name} can only be replaced once there is room",
+            **ids.context,
+            name=new.name,
         )
-    copy = RemoteCopy(remote, Stored.raw(content))
-    new = NewShard(name, ids.rank, content, state=ShardState.EVICTED, copies=(copy,))
     if existing is not None:
         shards.delete_shard(sql, existing.version)
     shard = shards.insert_shard(sql, save, new, now)

@@ -6,13 +6,18 @@ Every shard row carries a digest of its identity.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from cachetier_client.bucket_format import strict_json
 from cachetier_client.bucket_format.stored import (
+    FACT_NAMES,
+    NOTHING_SAID,
     Codec,
     Content,
     InPack,
+    ShardFacts,
     Stored,
     StoredFrame,
     pack_frames,
@@ -38,9 +43,12 @@ STORED_COLUMNS = (
 )
 SHARD_COLUMNS = (
     "shards.version, shards.save, saves.run, saves.step, saves.save_id, shards.name, shards.rank, "
-    "shards.size_bytes, shards.digest, shards.block_digests, shards.element_size, shards.state, "
-    "shards.file_id, shards.inline, shards.committed_at, shards.row_digest"
+    "shards.size_bytes, shards.digest, shards.block_digests, shards.state, "
+    "shards.file_id, shards.inline, shards.committed_at, shards.row_digest, "
+    f"{', '.join(f'shards.{name}' for name in FACT_NAMES)}"
 )
+# What a put says of a shard, in the order of ``row_of_new_shard``.
+SAID_COLUMNS = ("name", "rank", "size_bytes", "digest", "block_digests", "row_digest", *FACT_NAMES)
 LOG_LOST = "log_lost"  # of an incident that ``fsck`` records
 LOST_WITH_LOG = (
     "shards of up to 64 KiB, evicted ones, and seals, of steps that were not durable may be lost"
@@ -186,6 +194,15 @@ class NewShard:
     body: bytes | None = None
     state: ShardState = ShardState.DIRTY
     copies: tuple[RemoteCopy, ...] = ()
+    facts: ShardFacts = NOTHING_SAID
+
+    @classmethod
+    def at_remote(
+        cls, remote: str, name: str, rank: int, content: Content, facts: ShardFacts
+    ) -> NewShard:
+        """Return a shard whose bytes are verified at ``remote``, raw, and not here."""
+        copies = (RemoteCopy(remote, Stored.raw(content)),)
+        return cls(name, rank, content, state=ShardState.EVICTED, copies=copies, facts=facts)
 
 
 def packed(digest: int) -> bytes:
@@ -196,15 +213,29 @@ def unpacked(digest: bytes) -> int:
     return int.from_bytes(digest, "big")
 
 
-def row_digest(save_id: str, name: str, rank: int, content: Content) -> bytes:
-    """Return the digest of what a shard row promises; its state and place may change."""
+def row_digest(
+    save_id: str, name: str, rank: int, content: Content, said: ShardFacts = NOTHING_SAID
+) -> bytes:
+    """Return the digest of what a shard row promises; its state, place and hints may change."""
     identity = f"{save_id}\0{name}\0{rank}\0{content.size_bytes}\0{content.digest}\0".encode()
-    return packed(digests.digest_of(identity + digests.pack(content.block_digests)))
+    identity += digests.pack(content.block_digests)
+    if said := said.without_hints():
+        identity += strict_json.written(said)
+    return packed(digests.digest_of(identity))
 
 
-def row_of_content(content: Content) -> tuple[object, ...]:
+def row_of_new_shard(save_id: str, new: NewShard) -> tuple[object, ...]:
+    """Return the values of ``SAID_COLUMNS``."""
+    content, said = new.content, new.facts
     blocks = digests.pack(content.block_digests)
-    return content.size_bytes, packed(content.digest), blocks, content.element_size
+    described = new.name, new.rank, content.size_bytes, packed(content.digest), blocks
+    checked = row_digest(save_id, new.name, new.rank, content, said)
+    return *described, checked, *(getattr(said, each) for each in FACT_NAMES)
+
+
+def facts_of(values: Iterable[Any]) -> ShardFacts:
+    """Read the columns of the facts, in the order of ``FACT_NAMES``."""
+    return ShardFacts(**dict(zip(FACT_NAMES, values, strict=True)))
 
 
 def row_of_upload_part(part: FinishedUploadPart) -> tuple[object, ...]:
@@ -283,10 +314,10 @@ def shard_of(row: Row) -> Shard:
         CatalogDamagedError: The row is not what was written.
     """
     version, save, run, step, save_id, name, rank, size, digest, blocks, *rest = row
-    element_size, state, file_id, inline, committed_at, checked = rest
+    state, file_id, inline, committed_at, checked, *values = rest
     block_digests = struct.unpack(f"!{len(blocks) // 8}Q", blocks[: len(blocks) // 8 * 8])
-    content = Content(size, unpacked(digest), block_digests, element_size)
-    if row_digest(save_id, name, rank, content) != checked:
+    content, said = Content(size, unpacked(digest), block_digests), facts_of(values)
+    if row_digest(save_id, name, rank, content, said) != checked:
         raise CatalogDamagedError(
             f"the catalog's row of shard {name} does not match its own digest",
             run=run,
@@ -294,4 +325,4 @@ def shard_of(row: Row) -> Shard:
             name=name,
         )
     place = ShardState(state), file_id, bool(inline), committed_at
-    return Shard(version, save, run, step, save_id, name, rank, content, *place)
+    return Shard(version, save, run, step, save_id, name, rank, content, *place, said)

@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import apsw
-from cachetier_client.bucket_format.stored import Content, Stored
-from cachetier_client.io import digests
+from cachetier_client.bucket_format.stored import Stored
 
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import notes, rows
@@ -188,13 +187,11 @@ def verified_remotes(sql: apsw.Connection, version: int) -> set[str]:
 def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) -> Shard:
     """Insert a shard and return it."""
     sql.execute(
-        "INSERT INTO shards (save, name, rank, size_bytes, digest, block_digests, element_size, "
-        "file_id, inline, state, committed_at, row_digest) "
-        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO shards (save, file_id, inline, state, committed_at, "
+        f"{', '.join(rows.SAID_COLUMNS)}) VALUES (?, ?, ?, ?, ?{', ?' * len(rows.SAID_COLUMNS)})",
         (
-            *(save.number, new.name, new.rank, *rows.row_of_content(new.content)),
-            *(new.file_id, int(new.body is not None), new.state, now),
-            rows.row_digest(save.save_id, new.name, new.rank, new.content),
+            *(save.number, new.file_id, int(new.body is not None), new.state, now),
+            *rows.row_of_new_shard(save.save_id, new),
         ),
     )
     version = sql.last_insert_rowid()
@@ -204,7 +201,7 @@ def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) ->
         insert_stored(sql, version, copy.remote, copy.stored, now)
     of_save = save.number, save.run, save.step, save.save_id
     place = new.state, new.file_id, new.body is not None, now
-    return Shard(version, *of_save, new.name, new.rank, new.content, *place)
+    return Shard(version, *of_save, new.name, new.rank, new.content, *place, new.facts)
 
 
 def insert_stored(
@@ -316,23 +313,11 @@ def reindex(sql: apsw.Connection) -> None:
     )
 
 
-def rewrite(
-    sql: apsw.Connection, version: int, save_id: str, name: str, rank: int, content: Content
-) -> None:
+def rewrite(sql: apsw.Connection, version: int, save_id: str, right: NewShard) -> None:
     """Write again what a shard's row says of the shard; where its bytes are stays."""
-    sql.execute(
-        "UPDATE shards SET name = ?, rank = ?, size_bytes = ?, digest = ?, "
-        "block_digests = ?, element_size = 0, row_digest = ? WHERE version = ?",
-        (
-            name,
-            rank,
-            content.size_bytes,
-            rows.packed(content.digest),
-            digests.pack(content.block_digests),
-            rows.row_digest(save_id, name, rank, content),
-            version,
-        ),
-    )
+    said = ", ".join(f"{column} = ?" for column in rows.SAID_COLUMNS)
+    values = *rows.row_of_new_shard(save_id, right), version
+    sql.execute(f"UPDATE shards SET {said} WHERE version = ?", values)
 
 
 def quarantine(sql: apsw.Connection, version: int, incident: IncidentRecord, now: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import apsw
-from cachetier_client.bucket_format.stored import Stored
+from cachetier_client.bucket_format.stored import FACT_NAMES, ShardFacts, Stored
 
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import figures, rows, shards
@@ -57,9 +57,9 @@ def checked_rows(
 ) -> list[CheckedRow]:
     """Return up to ``limit`` rows of shards with versions above ``after``, ascending."""
     query = (
-        f"SELECT {rows.SHARD_COLUMNS}, saves.state, "
-        "(SELECT length(body) FROM bodies WHERE bodies.version = shards.version) "
-        "FROM shards JOIN saves ON saves.number = shards.save "
+        "SELECT saves.state, "
+        "(SELECT length(body) FROM bodies WHERE bodies.version = shards.version), "
+        f"{rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save "
         "WHERE shards.version > ?1 AND (?2 IS NULL OR saves.run = ?2) "
         "ORDER BY shards.version LIMIT ?3"
     )
@@ -71,7 +71,7 @@ def rows_of_save(
 ) -> list[tuple[CheckedRow, Stored | None]]:
     """Return rows of a save likewise, each with how ``remote`` stores the shard."""
     query = (
-        f"SELECT {rows.SHARD_COLUMNS}, saves.state, NULL "
+        f"SELECT saves.state, NULL, {rows.SHARD_COLUMNS} "
         "FROM shards JOIN saves ON saves.number = shards.save "
         "WHERE shards.save = ? AND shards.version > ? ORDER BY shards.version LIMIT ?"
     )
@@ -82,10 +82,14 @@ def rows_of_save(
 
 @dataclass(frozen=True, slots=True)
 class DamagedRow:
-    """What is left of a shard's row that fails its own digest; ``body`` if that is inside."""
+    """What is left of a shard's row that fails its own digest; ``body`` if that is inside.
+
+    ``facts`` are without hints, which no digest covers.
+    """
 
     name: str
     rank: int
+    facts: ShardFacts
     row_digest: bytes
     body: bytes | None
 
@@ -93,15 +97,16 @@ class DamagedRow:
 def damaged_row(sql: apsw.Connection, version: int) -> DamagedRow | None:
     """Return what a row says that cannot be trusted, or None where it is gone."""
     query = (
-        "SELECT name, rank, row_digest, (SELECT body FROM bodies WHERE version = shards.version) "
-        "FROM shards WHERE version = ?"
+        "SELECT name, rank, row_digest, (SELECT body FROM bodies WHERE version = shards.version), "
+        f"{', '.join(FACT_NAMES)} FROM shards WHERE version = ?"
     )
     row = sql.execute(query, (version,)).fetchone()
     if row is None:
         return None
-    name, rank, row_digest, body = row
+    name, rank, row_digest, body, *said = row
     inside = None if body is None else bytes(body)  # an empty one is inside, too
-    return DamagedRow(str(name), int(rank), bytes(row_digest), inside)
+    known = rows.facts_of(said).without_hints()
+    return DamagedRow(str(name), int(rank), known, bytes(row_digest), inside)
 
 
 def names_of(sql: apsw.Connection, number: int) -> set[str]:
@@ -129,13 +134,14 @@ def checked_row(sql: apsw.Connection, version: int) -> CheckedRow | None:
 
 
 def _checked(sql: apsw.Connection, row: tuple[object, ...]) -> CheckedRow:
-    *columns, save_state, body_bytes = row
+    save_state, body_bytes, *columns = row
     try:
         shard = rows.shard_of(tuple(columns))
     except (CatalogDamagedError, ValueError, TypeError):
         shard = None
-    version, number, run, step, _, name = columns[:6]
-    state, file_id = columns[11:13]
+    found = dict(zip(rows.SHARD_COLUMNS.split(", "), columns, strict=True))
+    version, number, step = found["shards.version"], found["shards.save"], found["saves.step"]
+    file_id = found["shards.file_id"]
     assert isinstance(version, int)
     assert isinstance(number, int)
     assert isinstance(step, int)
@@ -144,16 +150,16 @@ def _checked(sql: apsw.Connection, row: tuple[object, ...]) -> CheckedRow:
     return CheckedRow(
         version,
         number,
-        str(run),
+        str(found["saves.run"]),
         step,
         str(save_state),
-        str(name),
+        str(found["shards.name"]),
         file_id if isinstance(file_id, str) else None,
         body_bytes if isinstance(body_bytes, int) else None,
         shard,
         tuple(remotes),
         tuple(name for name in sorted(asked) if stored_at(sql, version, name) is None),
-        state == ShardState.DIRTY and shards.is_everywhere(sql, version),
+        found["shards.state"] == ShardState.DIRTY and shards.is_everywhere(sql, version),
     )
 
 

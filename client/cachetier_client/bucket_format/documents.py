@@ -17,10 +17,12 @@ from typing import Annotated, Any, TypeVar
 from cachetier_client.bucket_format import strict_json
 from cachetier_client.bucket_format.layout import PACK_NAME
 from cachetier_client.bucket_format.stored import (
+    NOTHING_SAID,
     SHARD_LIMIT_BYTES,
     Codec,
     Content,
     InPack,
+    ShardFacts,
     Stored,
     StoredFrame,
 )
@@ -89,6 +91,7 @@ class ShardSummary:
         stored_digest: Of a compressed one: the digest of its object.
         element_size: Of one that is split into planes.
         pack: Of one that is no object of its own.
+        facts: What its rank said of it, without hints.
     """
 
     name: ShardName
@@ -100,11 +103,16 @@ class ShardSummary:
     stored_digest: HexDigest | None = None
     element_size: Count | None = None
     pack: PackReference | None = None
+    facts: ShardFacts | None = None
 
     @property
     def pack_name(self) -> str | None:
         """Name of the pack it lies in; None where it is an object of its own."""
         return self.pack.name if self.pack is not None else None
+
+    def known_facts(self) -> ShardFacts:
+        """Return the facts of the shard; planes tell the size of its elements."""
+        return replace(self.facts or NOTHING_SAID, element_size=self.element_size or 0)
 
     def stored(self) -> Stored:
         """Return how it is stored, without its frames."""
@@ -131,7 +139,14 @@ class ShardEntry(ShardSummary):
     frame_digests: HexDigests | None = None
 
     @classmethod
-    def of(cls, name: str, rank: int, content: Content, stored: Stored | None = None) -> ShardEntry:
+    def of(
+        cls,
+        name: str,
+        rank: int,
+        content: Content,
+        stored: Stored | None = None,
+        facts: ShardFacts = NOTHING_SAID,
+    ) -> ShardEntry:
         """Describe a shard; without ``stored`` it is stored raw."""
         stored = stored or Stored.raw(content)
         compressed = stored.codec is not Codec.RAW
@@ -150,6 +165,7 @@ class ShardEntry(ShardSummary):
             frame_digests=frame_digests.hex() if compressed else None,
             element_size=stored.element_size or None,
             pack=PackReference.of(stored.pack) if stored.pack is not None else None,
+            facts=facts.without_hints() or None,
         )
 
     def __post_init__(self) -> None:
@@ -161,7 +177,7 @@ class ShardEntry(ShardSummary):
 
     def content(self) -> Content:
         blocks = digests.unpack(bytes.fromhex(self.block_digests))
-        return Content(self.size_bytes, from_hex(self.digest), blocks, self.element_size or 0)
+        return Content(self.size_bytes, from_hex(self.digest), blocks)
 
     def stored(self) -> Stored:
         """Return how it is stored."""

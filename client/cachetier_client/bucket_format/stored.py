@@ -1,25 +1,35 @@
-"""The bytes of a shard, and how the bucket stores them: raw, or zstd frames with a seek table.
+"""The bytes of a shard, what its rank says of it, and how the bucket stores it.
 
-One frame holds one block, so the digest of a block verifies a frame, and a range of blocks is a
-range of frames. The table is the one of zstd's seekable format: a skippable frame, so that any zstd
-tool decodes the whole object. ``zstd-planes-1`` differs in that the bytes of each block are split
-into planes first, by the size of the shard's elements.
+That is raw, or as zstd frames with a seek table. One frame holds one block, so the digest of a
+block verifies a frame, and a range of blocks is a range of frames. The table is the one of zstd's
+seekable format: a skippable frame, so that any zstd tool decodes the whole object.
+``zstd-planes-1`` differs in that the bytes of each block are split into planes first, by the size
+of the shard's elements.
 
 A small raw shard may lie in a *pack*, one object for many shards of a rank.
+
+What a rank says of a shard beside its bytes are its *facts*. Client, doors, catalog, drain,
+documents and ``fsck`` carry them as one value, and only this module knows which there are. A new
+fact is a field of ``ShardFacts`` with its check in ``said``, a column of the same name in the
+catalog's table ``shards`` (with the same default), and whoever shows it. A fact that is its default
+was not said, and is left out wherever facts are written. A *hint* is for the node that has the
+bytes: no document, mark or listing has it, and a repair may lose it.
 
 Source: docs/compression.md.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Annotated, Any, NamedTuple
 
-from cachetier_client.errors import DigestMismatchError, SizeMismatchError
-from cachetier_client.identity.names import ELEMENT_SIZES
+from cachetier_client.bucket_format.strict_json import checked, sparse
+from cachetier_client.errors import DigestMismatchError, InvalidRequestError, SizeMismatchError
+from cachetier_client.identity.names import plain_integer, shown
 from cachetier_client.io import digests
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
@@ -31,10 +41,13 @@ FRAME_LIMIT_BYTES = BLOCK_BYTES + (BLOCK_BYTES >> 8)
 COMPRESSED_FROM_BYTES = 1 << 20
 # What stays above this share of its size is stored raw.
 WORTHWHILE_RATIO = 0.97
+ELEMENT_SIZES = (2, 4, 8)
 
 _TABLE_ENTRY_BYTES = 8
 _TABLE_FRAME_BYTES = 17  # a skippable frame's header, and the table's footer
 _FRAME = struct.Struct("!IQ")
+_ELEMENT_HINT = "Pass the bytes of one value: 2 for bf16, 4 for fp32, 8 for fp64; or nothing."
+_COUNT = re.compile(r"\s*\d{1,18}\s*", re.ASCII)
 
 
 class Codec(StrEnum):
@@ -52,22 +65,17 @@ class StoredFrame(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The bytes of a shard, described: size, digest of the whole, digest of each block.
-
-    ``element_size``, 0 where nobody said, is a hint for compression: it changes no byte, and makes
-    no other content.
-    """
+    """The bytes of a shard, described: size, digest of the whole, digest of each block."""
 
     size_bytes: int
     digest: int
     block_digests: tuple[int, ...]
-    element_size: int = field(default=0, compare=False)
 
     @classmethod
-    def of_block(cls, body: bytes | memoryview, element_size: int = 0) -> Content:
+    def of_block(cls, body: bytes | memoryview) -> Content:
         """Describe bytes that are one block, or none."""
         digest = digests.digest_of(body)
-        return cls(len(body), digest, (digest,) if body else (), element_size)
+        return cls(len(body), digest, (digest,) if body else ())
 
     def checked(self) -> Content:
         """Return self, or refuse digests of blocks that are not those of the whole.
@@ -83,6 +91,96 @@ class Content:
         if whole != self.digest:
             raise DigestMismatchError("the block digests do not combine to the shard's digest")
         return self
+
+
+def checked_element_size(element_size: object) -> int:
+    """Return ``element_size``, 0 for None; raise InvalidRequestError if no shard can have it."""
+    if element_size is None:
+        return 0
+    number = plain_integer(element_size)
+    if number is None or number not in ELEMENT_SIZES:
+        raise InvalidRequestError(
+            f"element_size {shown(element_size)} is none of 2, 4 and 8", hint=_ELEMENT_HINT
+        )
+    return number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFacts:
+    """What a rank says of a shard beside its bytes; shards of the same bytes may differ in it.
+
+    Attributes:
+        element_size: Bytes of one value, 0 if unknown: a hint for compression, which then splits
+            the bytes into planes.
+    """
+
+    element_size: Annotated[int, checked(checked_element_size)] = sparse(0)
+
+    @classmethod
+    def of_put(cls, element_size: object) -> ShardFacts:
+        """Return the facts of a shard that this process puts; raises as ``said``."""
+        return cls.said({"element_size": element_size})
+
+    @classmethod
+    def said(cls, values: Mapping[str, Any]) -> ShardFacts:
+        """Return the facts among ``values``, by their names; one that is None was not said.
+
+        Raises:
+            InvalidRequestError: A fact is outside its grammar.
+        """
+        return cls(element_size=checked_element_size(values.get("element_size")))
+
+    @classmethod
+    def of_headers(cls, headers: Mapping[str, str]) -> ShardFacts:
+        """Return the facts that the headers of an HTTP request say; raises as ``said``."""
+        found = {name: headers.get(header) for name, header in FACT_HEADERS.items()}
+        numbers = {
+            name: int(text)
+            for name, text in found.items()
+            if text is not None and type(_DEFAULTS[name]) is int and _COUNT.fullmatch(text)
+        }
+        return cls.said(found | numbers)
+
+    def check(self, size_bytes: int) -> None:
+        """Refuse facts that no shard of ``size_bytes`` can have.
+
+        Raises:
+            InvalidRequestError: The bytes are not whole elements.
+        """
+        if self.element_size and size_bytes % self.element_size:
+            raise InvalidRequestError(
+                f"{size_bytes} bytes are not whole elements of {self.element_size}",
+                hint=_ELEMENT_HINT,
+            )
+
+    def __bool__(self) -> bool:
+        """Return whether anything was said."""
+        return self != NOTHING_SAID
+
+    def without_hints(self) -> ShardFacts:
+        """Return what documents, marks and listings have of them."""
+        return replace(self, element_size=0) if self.element_size else self
+
+    def fields(self) -> dict[str, Any]:
+        """Return the facts by their names, as a request carries them: None if not said."""
+        return {name: getattr(self, name) or None for name in FACT_NAMES}
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers of an HTTP request that say them."""
+        said = self.fields().items()
+        return {FACT_HEADERS[name]: str(value) for name, value in said if value is not None}
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the facts by their names, as a mark or a listing has them."""
+        said = self.without_hints().fields().items()
+        return {name: value for name, value in said if value is not None}
+
+
+NOTHING_SAID = ShardFacts()
+_DEFAULTS = {each.name: each.default for each in fields(ShardFacts)}
+FACT_NAMES = tuple(_DEFAULTS)
+FACT_SCHEMAS = {"element_size": {"type": "integer", "enum": list(ELEMENT_SIZES)}}  # as JSON Schema
+FACT_HEADERS = {name: f"Cachetier-{name.title().replace('_', '-')}" for name in FACT_NAMES}
 
 
 @dataclass(frozen=True, slots=True)

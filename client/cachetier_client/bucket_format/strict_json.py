@@ -4,7 +4,8 @@ The annotation of a field says what it may hold, and checks beyond its type stan
 
     Count = Annotated[int, between(0, NUMBER_LIMIT - 1)]
 
-A field with a default may be missing. One whose default is None is left out while it is None.
+A field with a default may be missing. One whose default is None is left out while it is None, and
+one that is ``sparse`` while it is its default.
 Fields that nobody here knows are passed over: a later version may add some.
 """
 
@@ -17,7 +18,7 @@ import re
 import types
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, field, fields
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -59,6 +60,11 @@ def parsed(kind: type[_Kind], body: bytes) -> _Kind:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     return document
+
+
+def sparse(default: Any) -> Any:
+    """Return a dataclass field that is left out while it is ``default``."""
+    return field(default=default, metadata={"sparse": True})
 
 
 # --- checks --------------------------------------------------------------------------------------
@@ -197,13 +203,17 @@ def _refuse(constant: str) -> float:
 
 def _fields_of(document: Any) -> dict[str, Any]:
     found = {}
-    for name, may_be_left_out in _names_of(document.__class__):
+    for name, left_out in _names_of(document.__class__):
         value = getattr(document, name)
-        if value is not None or not may_be_left_out:
+        if value != left_out:
             found[name] = value
     return found
 
 
 @functools.cache
-def _names_of(kind: Any) -> list[tuple[str, bool]]:
-    return [(each.name, each.default is None) for each in fields(kind)]
+def _names_of(kind: Any) -> list[tuple[str, Any]]:
+    """Return the name of each field, and the value that is left out: ``MISSING`` if none is."""
+    return [
+        (each.name, each.default if each.default is None or each.metadata else MISSING)
+        for each in fields(kind)
+    ]

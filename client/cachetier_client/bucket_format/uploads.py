@@ -8,8 +8,13 @@ from enum import Enum, auto
 from math import inf
 
 from cachetier_client.bucket_format import stored
-from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, Codec, Content, Stored
-from cachetier_client.identity.names import ELEMENT_SIZES
+from cachetier_client.bucket_format.stored import (
+    ELEMENT_SIZES,
+    FRAME_LIMIT_BYTES,
+    Codec,
+    Content,
+    Stored,
+)
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, to_hex
 
 PART_LIMIT = 10_000

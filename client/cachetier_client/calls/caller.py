@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, SupportsIndex, cast
 
 from cachetier_client import forks
+from cachetier_client.bucket_format.stored import ShardFacts
 from cachetier_client.cadence import RECENT_SAVES
 from cachetier_client.calls.background import EXIT_SECONDS, Background
 from cachetier_client.calls.training_hints import TrainingPhases
@@ -32,7 +33,7 @@ from cachetier_client.errors import (
     StoppingError,
     machine_failure,
 )
-from cachetier_client.identity.names import PutRequest, SaveIds, checked_element_size, checked_run
+from cachetier_client.identity.names import SaveIds, checked_run
 from cachetier_client.io.buffers import element_size_of, gathered, is_source
 from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
@@ -41,6 +42,7 @@ from cachetier_client.streams.writer import Destination, ShardWriter
 from cachetier_client.transport.base import (
     ConnectionLostError,
     LastingTransport,
+    PutRequest,
     Reply,
     Transport,
 )
@@ -146,14 +148,12 @@ class Caller:
         self._has_written = True
         deadline = self.deadline(timeout_seconds)
         if is_source(data):
-            request = PutRequest(part, name, None, checked_element_size(element_size, None))
+            request = PutRequest(part, name, None, ShardFacts.of_put(element_size))
             return self._put_source(request, data, ack, timeout_seconds)
         shard = gathered(data)
         if element_size is None:
-            elements = element_size_of(data)
-        else:
-            elements = checked_element_size(element_size, len(shard))
-        request = PutRequest(part, name, len(shard), elements)
+            element_size = element_size_of(data) or None
+        request = PutRequest(part, name, len(shard), ShardFacts.of_put(element_size))
         reply = self.transport.put(request, shard, deadline)
         self._unsealed.put(part)
         return self._acknowledged(reply, ack, deadline)
@@ -316,7 +316,6 @@ class Caller:
         with _opened(data) as file:
             about = os.fstat(file.fileno())
             size_bytes = about.st_size if stat.S_ISREG(about.st_mode) else None  # of a pipe
-            checked_element_size(request.element_size or None, size_bytes)
             sized = dataclasses.replace(request, size_bytes=size_bytes)
             return self._copy(file, sized, ack, timeout_seconds)
 

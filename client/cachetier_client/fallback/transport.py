@@ -34,10 +34,16 @@ from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.sink import DirectSink
 from cachetier_client.fallback.service_health import ServiceHealth
-from cachetier_client.identity.names import PutRequest, SaveIds
+from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.workers import Workers
-from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Transport
+from cachetier_client.transport.base import (
+    ConnectionLostError,
+    PutRequest,
+    Reply,
+    Sink,
+    Transport,
+)
 from cachetier_client.transport.retrying import RetryingTransport
 
 AFTER_SECONDS = 10.0
@@ -100,7 +106,7 @@ class FallbackTransport:
             return reply
 
         def directly(engine: Engine, state: DirectRankPart) -> Reply:
-            reply = engine.put(state, request.name, data, deadline)
+            reply = engine.put(state, request, data, deadline)
             self.service_health.count(len(data))
             return reply
 
@@ -112,7 +118,7 @@ class FallbackTransport:
             return _NotingSink(sink, lambda reply: self._held(request, reply))
 
         def directly(engine: Engine, state: DirectRankPart) -> Sink:
-            sink = DirectSink(engine, state, request.name, request.size_bytes, deadline)
+            sink = DirectSink(engine, state, request, deadline)
             return _NotingSink(sink, lambda reply: self.service_health.count(reply["size_bytes"]))
 
         return self._routed(request.ids, by_service, directly)

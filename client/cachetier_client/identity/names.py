@@ -25,7 +25,6 @@ RUN_LIMIT_CHARACTERS = 128
 BRANCH_LIMIT_CHARACTERS = 384
 NAME_LIMIT_CHARACTERS = 255
 SAVE_ID_LIMIT_CHARACTERS = 64
-ELEMENT_SIZES = (2, 4, 8)
 
 _SEGMENT = r"[A-Za-z0-9._\-=+@]+"
 _RUN = re.compile(rf"(?!-){_SEGMENT}")
@@ -77,37 +76,6 @@ class SaveIds:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PutRequest:
-    """What is said of a shard before its bytes: whose it is, its name, what is known of its size.
-
-    ``size_bytes`` is None where nobody knows yet, ``element_size`` 0.
-
-    Raises:
-        InvalidNameError: The name is outside the grammar.
-        InvalidRequestError: The size is not that of a shard.
-    """
-
-    ids: SaveIds
-    name: str
-    size_bytes: int | None
-    element_size: int = 0
-
-    def __post_init__(self) -> None:
-        checked_name(self.name)
-        if self.size_bytes is not None and self.size_bytes < 0:
-            raise InvalidRequestError(f"size_bytes {self.size_bytes} is not a number of bytes")
-
-    def fields(self) -> dict[str, Any]:
-        """Return them as a request carries them."""
-        return {
-            **self.ids.fields(),
-            "name": self.name,
-            "size_bytes": self.size_bytes,
-            "element_size": self.element_size or None,
-        }
-
-
 class ShardIds(NamedTuple):
     """Which shard is read: of which save is the service's to know."""
 
@@ -141,7 +109,7 @@ def is_of_run(saved: str, run: str) -> bool:
 
 def checked_step(step: object) -> int:
     """Return ``step`` as a plain integer; raise InvalidNameError if it is not a step."""
-    number = _index(step)
+    number = plain_integer(step)
     if number is None or not 0 <= number < STEP_LIMIT:
         raise InvalidNameError(f"step {shown(step)} is not an integer from 0 to 2^53 - 1")
     return number
@@ -181,31 +149,9 @@ def checked_save_id(save_id: object) -> str:
     return str(save_id)
 
 
-def checked_element_size(element_size: object, size_bytes: int | None) -> int:
-    """Return ``element_size``, 0 for None; raise InvalidRequestError if no shard can have it.
-
-    Args:
-        element_size: What the caller says.
-        size_bytes: The shard's size, or None where it is not known yet.
-    """
-    if element_size is None:
-        return 0
-    hint = "Pass the bytes of one value: 2 for bf16, 4 for fp32, 8 for fp64; or nothing."
-    number = _index(element_size)
-    if number is None or number not in ELEMENT_SIZES:
-        raise InvalidRequestError(
-            f"element_size {shown(element_size)} is none of 2, 4 and 8", hint=hint
-        )
-    if size_bytes is not None and size_bytes % number:
-        raise InvalidRequestError(
-            f"{size_bytes} bytes are not whole elements of {number}", hint=hint
-        )
-    return number
-
-
 def checked_place(rank: object, world_size: object) -> tuple[int, int]:
     """Return rank and world size; raise InvalidRequestError unless 0 <= rank < world_size."""
-    number, ranks = _index(rank), _index(world_size)
+    number, ranks = plain_integer(rank), plain_integer(world_size)
     if number is None or ranks is None or not 0 <= number < ranks <= WORLD_LIMIT:
         raise InvalidRequestError(
             f"rank {shown(rank)} of world_size {shown(world_size)}: "
@@ -215,7 +161,7 @@ def checked_place(rank: object, world_size: object) -> tuple[int, int]:
     return number, ranks
 
 
-def _index(value: Any) -> int | None:
+def plain_integer(value: Any) -> int | None:
     """Return an integer, be it numpy's, as Python's own; None for anything else."""
     if type(value) is int:
         return value

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from cachetier_client.bucket_format.stored import ELEMENT_SIZES
 from cachetier_client.errors import InvalidRequestError
-from cachetier_client.identity.names import ELEMENT_SIZES
 from cachetier_client.io.aligned import Block, address_of, view_at
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 

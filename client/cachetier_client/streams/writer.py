@@ -22,14 +22,13 @@ from typing import Any, Self
 
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError, SizeMismatchError, inherited
-from cachetier_client.identity.names import PutRequest
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.buffers import Gathered, bytes_of
 from cachetier_client.io.filling import Copy, Filling
 from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
 from cachetier_client.results import Receipt
-from cachetier_client.transport.base import Reply, Sink, Transport
+from cachetier_client.transport.base import PutRequest, Reply, Sink, Transport
 
 BLOCKS_PER_STREAM = 4
 

@@ -6,14 +6,51 @@ Source: docs/protocol.md, "Operations"; docs/http.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from cachetier_client.bucket_format.stored import NOTHING_SAID, ShardFacts
 from cachetier_client.deadline import Deadline
-from cachetier_client.identity.names import PutRequest, ShardIds
+from cachetier_client.errors import InvalidRequestError
+from cachetier_client.identity.names import SaveIds, ShardIds, checked_name
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.buffers import Gathered
 
 Reply = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PutRequest:
+    """A shard about to be put, before its bytes: its ids, its name, its size and its facts.
+
+    ``size_bytes`` is None if it is not known yet.
+
+    Raises:
+        InvalidNameError: The name is outside the grammar.
+        InvalidRequestError: The size is not that of a shard, or contradicts the facts.
+    """
+
+    ids: SaveIds
+    name: str
+    size_bytes: int | None
+    facts: ShardFacts = NOTHING_SAID
+
+    def __post_init__(self) -> None:
+        checked_name(self.name)
+        if self.size_bytes is None:
+            return
+        if self.size_bytes < 0:
+            raise InvalidRequestError(f"size_bytes {self.size_bytes} is not a number of bytes")
+        self.facts.check(self.size_bytes)
+
+    def fields(self) -> dict[str, Any]:
+        """Return them as a request carries them."""
+        return {
+            **self.ids.fields(),
+            "name": self.name,
+            "size_bytes": self.size_bytes,
+            **self.facts.fields(),
+        }
 
 
 class ConnectionLostError(Exception):

@@ -18,17 +18,16 @@ from cachetier_client.errors import (
     IntegrityError,
     ProtocolMismatchError,
 )
-from cachetier_client.identity.names import PutRequest, ShardIds
+from cachetier_client.identity.names import ShardIds
 from cachetier_client.io import digests
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from cachetier_client.trace_context import brought_along
-from cachetier_client.transport.base import Reply
+from cachetier_client.transport.base import PutRequest, Reply
 from cachetier_client.transport.http_connection import PIECE_BYTES, HttpConnection
 from cachetier_client.transport.http_routes import (
     DIGEST_HEADER,
-    ELEMENT_SIZE_HEADER,
     INCIDENTS_HEADER,
     put_target,
     reply_of,
@@ -141,13 +140,15 @@ class HttpTransport:
         deadline: Deadline,
     ) -> None:
         """Send the head of a request that stores a shard."""
-        headers = {"Content-Type": "application/octet-stream", **described}
+        headers = {
+            "Content-Type": "application/octet-stream",
+            **described,
+            **request.facts.headers(),
+        }
         if request.size_bytes is None:
             headers["Transfer-Encoding"] = "chunked"
         else:
             headers["Content-Length"] = str(request.size_bytes)
-        if request.element_size:
-            headers[ELEMENT_SIZE_HEADER] = str(request.element_size)
         target = put_target(request, self._client_id, deadline.for_service())
         self.start(connection, "PUT", target, headers, deadline)
 

@@ -20,11 +20,9 @@ from cachetier_client.errors import (
     NotFoundError,
     error_from,
 )
-from cachetier_client.identity.names import PutRequest
-from cachetier_client.transport.base import ConnectionLostError, Reply
+from cachetier_client.transport.base import ConnectionLostError, PutRequest, Reply
 
 DIGEST_HEADER = "Cachetier-Digest"
-ELEMENT_SIZE_HEADER = "Cachetier-Element-Size"
 INCIDENTS_HEADER = "Cachetier-Incidents"
 _PROBLEM = "application/problem+json"
 _SHOWN_CHARACTERS = 200

@@ -19,9 +19,16 @@ from cachetier_client.errors import (
     ServiceUnavailableError,
     StoppingError,
 )
-from cachetier_client.identity.names import PutRequest, ShardIds
+from cachetier_client.identity.names import ShardIds
 from cachetier_client.io.buffers import Gathered
-from cachetier_client.transport.base import ConnectionLostError, Reply, Sink, Source, Transport
+from cachetier_client.transport.base import (
+    ConnectionLostError,
+    PutRequest,
+    Reply,
+    Sink,
+    Source,
+    Transport,
+)
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0

@@ -10,12 +10,12 @@ from typing import Any
 
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import ProtocolMismatchError
-from cachetier_client.identity.names import PutRequest, ShardIds
+from cachetier_client.identity.names import ShardIds
 from cachetier_client.io import digests
 from cachetier_client.io.block_file import BlockFile, BlockFiles, SystemFiles
 from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.workers import Workers
-from cachetier_client.transport.base import Reply
+from cachetier_client.transport.base import PutRequest, Reply
 from cachetier_client.transport.connection import Connection, Peer
 from cachetier_client.transport.pool import ConnectionPool
 from cachetier_client.transport.sinks import DescriptorSink, StreamSink

@@ -33,7 +33,7 @@ RAW = b"".join(number.to_bytes(4, "little") for number in range(3000))
 SIZES = [BLOCK_BYTES, BLOCK_BYTES, len(RAW)]
 BLOCKS = [RAW * (BLOCK_BYTES // len(RAW)) + RAW[: BLOCK_BYTES % len(RAW)], bytes(BLOCK_BYTES), RAW]
 DIGESTS = tuple(map(digest_of, BLOCKS))
-CONTENT = Content(sum(SIZES), combine(DIGESTS, sum(SIZES)), DIGESTS, 4)
+CONTENT = Content(sum(SIZES), combine(DIGESTS, sum(SIZES)), DIGESTS)
 KEY = "shard"
 
 

@@ -6,7 +6,7 @@ import random
 import struct
 
 import pytest
-from cachetier_client.identity.names import ELEMENT_SIZES
+from cachetier_client.bucket_format.stored import ELEMENT_SIZES
 from hypothesis import given
 from hypothesis import strategies as st
 

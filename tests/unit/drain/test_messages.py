@@ -9,7 +9,14 @@ from typing import Any, get_args
 
 import pytest
 from cachetier_client.bucket_format.publication import Claimant
-from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored, StoredFrame
+from cachetier_client.bucket_format.stored import (
+    Codec,
+    Content,
+    InPack,
+    ShardFacts,
+    Stored,
+    StoredFrame,
+)
 
 from cachetier.drain.messages import (
     AnyRequest,
@@ -38,6 +45,7 @@ from cachetier.drain.schedule.tasks import Task, TaskKind
 from cachetier.model.packs import Member
 
 IN_PACK = InPack("pack-1-0", 3, 100, 2**64 - 1)
+FACTS = ShardFacts(element_size=4)
 FRAMES = Stored(Codec.PLANES, 10, 5, (StoredFrame(4, 9),), 8)
 BYTES = bytes(range(256))
 CLAIM = Task(1, TaskKind.PACK, 2, Claimant("run", 7, "save-1", 2, False, 1.0), None)
@@ -62,7 +70,10 @@ def test_a_request_arrives_as_it_was_sent(request_: Request[Any]) -> None:
     [
         (NextWork, Handout((CLAIM,), 1.5, True)),
         (PackMembers, [Member(1, "a", 3, 2**63)]),
-        (ReadPart, PartPage([(1, "a", Content(3, 7, (7,)), FRAMES)], more=True)),
+        (
+            ReadPart,
+            PartPage([(1, "a", Content(3, 7, (7,)), FRAMES, FACTS)], more=True),
+        ),
         (FindDonor, None),
         (FinishTask, None),
     ],

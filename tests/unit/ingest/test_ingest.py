@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
+from cachetier_client.bucket_format.stored import (
+    NOTHING_SAID,
+    SHARD_LIMIT_BYTES,
+    Content,
+    ShardFacts,
+)
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
@@ -13,6 +18,7 @@ from cachetier.errors import BackpressureError, CachetierError
 from cachetier.ingest.admission import GROWTH_BYTES, MustWaitError
 from cachetier.ingest.ingest import NodeIngest
 from cachetier.local.catalog import parts
+from cachetier.local.catalog.rows import NewShard
 from cachetier.local.store import Staged
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.levels import Level
@@ -226,10 +232,9 @@ class FakeRemoteStage:
     def write(self, block: bytes | bytearray | memoryview) -> None:
         self.blocks.append(bytes(block))
 
-    def commit(self, content: Content) -> Shard:
-        return self.node.store.write(
-            parts.commit_remote, self.node.store.policy, IDS, "far", content, "r", 1.0
-        ).shard
+    def commit(self, content: Content, facts: ShardFacts = NOTHING_SAID) -> Shard:
+        store, new = self.node.store, NewShard.at_remote("r", "far", IDS.rank, content, facts)
+        return store.write(parts.commit_remote, store.policy, IDS, new, 1.0).shard
 
     def abort(self) -> None:
         self.aborted = True

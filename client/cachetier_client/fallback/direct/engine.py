@@ -15,7 +15,6 @@ from contextlib import suppress
 
 from cachetier_client.bucket_format import publication
 from cachetier_client.bucket_format.documents import (
-    PartDocument,
     PendingSeal,
     ShardEntry,
     read_unflushed,
@@ -36,7 +35,7 @@ from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.digests import to_hex
 from cachetier_client.io.workers import Workers
 from cachetier_client.results import UnflushedStep
-from cachetier_client.transport.base import Reply
+from cachetier_client.transport.base import PutRequest, Reply
 
 NOTES_SECONDS = 5.0
 
@@ -72,7 +71,9 @@ class Engine:
 
     # --- shards ----------------------------------------------------------------------------------
 
-    def put(self, state: DirectRankPart, name: str, data: Gathered, deadline: Deadline) -> Reply:
+    def put(
+        self, state: DirectRankPart, request: PutRequest, data: Gathered, deadline: Deadline
+    ) -> Reply:
         """Store one shard; return its receipt.
 
         Raises:
@@ -81,12 +82,12 @@ class Engine:
             RemoteUnavailableError, RemoteRefusedError: The bucket does not take it.
         """
         content = content_of(data, self._workers)
-        known = self.receipt_of_known(state, name, content)
+        known = self.receipt_of_known(state, request.name, content)
         if known is not None:
             return known
-        target = DirectTarget.of(self.key(state, name, deadline), state.part, content)
+        target = DirectTarget.of(self.key(state, request.name, deadline), state.part, content)
         self.uploads.put(target, data, deadline, lambda: state.turns_back(self._is_back))
-        return self.stored(state, name, content)
+        return self.stored(state, request, content)
 
     def receipt_of_known(self, state: DirectRankPart, name: str, content: Content) -> Reply | None:
         """Return the receipt of a shard that was put before; None for a new one.
@@ -102,7 +103,8 @@ class Engine:
                 f"the service, which is away, holds other bytes of shard {name}",
                 hint="Save the step again under another save_id, or wait for the service.",
             )
-        if state.stored.get(name) == content:
+        stored = state.stored.get(name)
+        if stored is not None and stored.content() == content:
             return _receipt(state, name, content, "durable")
         if state.final:
             raise SealedError(
@@ -117,10 +119,12 @@ class Engine:
             state.begun += 1  # from here on something may lie in the bucket
         return self._layout.shard_key(part.run, location, name)
 
-    def stored(self, state: DirectRankPart, name: str, content: Content) -> Reply:
+    def stored(self, state: DirectRankPart, request: PutRequest, content: Content) -> Reply:
         """Note a shard that is verified in the bucket; return its receipt."""
+        name, rank = request.name, state.part.rank
+        entry = ShardEntry.of(name, rank, content, facts=request.facts)
         with state.lock:
-            state.stored[name] = content
+            state.stored[name] = entry
         return _receipt(state, name, content, "durable")
 
     # --- parts -----------------------------------------------------------------------------------
@@ -137,7 +141,8 @@ class Engine:
         with state.locked(deadline):
             location = self._location(state, deadline)
             self._check_all(state, location, deadline)
-            claimant, document = self._claimant(state), _document_of(state)
+            claimant, part = self._claimant(state), state.part
+            document = publication.part_of(part, part.rank, state.stored.values())
             if state.held:
                 if follows and state.stored and not state.pending:
                     self._publisher.check_growing(claimant, location, deadline)
@@ -213,9 +218,9 @@ class Engine:
         lost: list[str] = []
 
         def look(number: int) -> None:
-            name, content = shards[number]
+            name, entry = shards[number]
             key = self._layout.shard_key(part.run, location, name)
-            if not is_there(self.objects.head(key, deadline), part.save_id, content):
+            if not is_there(self.objects.head(key, deadline), part.save_id, entry.content()):
                 lost.append(name)
 
         self._workers.for_each(len(shards), look)
@@ -225,12 +230,6 @@ class Engine:
             raise IncompleteError(
                 f"not in the bucket any more as they were verified: {', '.join(sorted(lost)[:5])}"
             )
-
-
-def _document_of(state: DirectRankPart) -> PartDocument:
-    part = state.part
-    shards = [ShardEntry.of(name, part.rank, content) for name, content in state.stored.items()]
-    return publication.part_of(part, part.rank, shards)
 
 
 def _receipt(state: DirectRankPart, name: str, content: Content, level: str) -> Reply:

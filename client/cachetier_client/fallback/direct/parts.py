@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cachetier_client import forks
-from cachetier_client.bucket_format.documents import HeldShard, PartDocument
-from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.documents import HeldShard, PartDocument, ShardEntry
 from cachetier_client.deadline import Deadline
 from cachetier_client.fallback.direct.address import RemoteAddress
 from cachetier_client.identity.names import SaveIds
@@ -44,7 +43,7 @@ class DirectRankPart:
     part: SaveIds
     started_at: float
     held: dict[str, HeldShard] = field(default_factory=dict)
-    stored: dict[str, Content] = field(default_factory=dict)
+    stored: dict[str, ShardEntry] = field(default_factory=dict)
     address: RemoteAddress | None = None
     location: str | None = None
     begun: int = 0

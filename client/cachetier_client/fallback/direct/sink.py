@@ -18,7 +18,7 @@ from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.uploads import DirectTarget, version_to_replace
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.digests import combine, digest_of
-from cachetier_client.transport.base import Reply
+from cachetier_client.transport.base import PutRequest, Reply
 
 GROW_EVERY = 1_000  # parts of a stream, whose end nobody knows, double after so many
 
@@ -36,15 +36,13 @@ class DirectSink:
         self,
         engine: Engine,
         state: DirectRankPart,
-        name: str,
-        size_bytes: int | None,
+        request: PutRequest,
         deadline: Deadline,
     ) -> None:
         self._engine = engine
         self._state = state
-        self._name = name
-        self._size_bytes = size_bytes
-        self._key = engine.key(state, name, deadline)
+        self._request = request
+        self._key = engine.key(state, request.name, deadline)
         self._pieces: list[bytes] = []
         self._collected_bytes = 0
         self._upload_id: str | None = None
@@ -53,8 +51,8 @@ class DirectSink:
     @property
     def _part_bytes(self) -> int:
         """Size of the next part."""
-        if self._size_bytes is not None:
-            return upload_part_bytes_for(self._size_bytes)
+        if self._request.size_bytes is not None:
+            return upload_part_bytes_for(self._request.size_bytes)
         return stream_part_bytes(len(self._parts))
 
     def reserve(self, total_bytes: int, deadline: Deadline) -> None:
@@ -71,7 +69,7 @@ class DirectSink:
         content = Content(size_bytes, combine(digests, size_bytes), tuple(digests))
         target = DirectTarget.of(self._key, self._state.part, content)
         try:
-            known = self._engine.receipt_of_known(self._state, self._name, content)
+            known = self._engine.receipt_of_known(self._state, self._request.name, content)
             if known is not None:
                 self.abort(deadline)
                 return known
@@ -85,7 +83,7 @@ class DirectSink:
             self.abort(deadline)
             raise
         self._let_go()
-        return self._engine.stored(self._state, self._name, content)
+        return self._engine.stored(self._state, self._request, content)
 
     def abort(self, deadline: Deadline) -> None:  # noqa: ARG002 - the upload's end has its own
         """Leave nothing behind."""

@@ -52,7 +52,7 @@ def test_a_page_of_a_part_ends_where_its_digests_grow_too_many(
         pages.append(serve.answer(ReadPart(1, 0, after)))
         after = pages[-1].shards[-1][0]
 
-    assert [[name for _, name, _, _ in page.shards] for page in pages] == [["a", "b"], ["c"]]
+    assert [[name for _, name, *_ in page.shards] for page in pages] == [["a", "b"], ["c"]]
 
 
 @pytest.mark.parametrize("sealed", [False, True])

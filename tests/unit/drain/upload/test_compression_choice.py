@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from cachetier_client.bucket_format.stored import Codec, Content
+from cachetier_client.bucket_format.stored import Codec, Content, ShardFacts
 from cachetier_client.bucket_format.uploads import PART_BYTES, UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
@@ -69,8 +69,9 @@ def target(mode: str, data: bytes, element_size: int = 0) -> UploadTarget:
     blocks = tuple(
         digest_of(data[at : at + BLOCK_BYTES]) for at in range(0, len(data), BLOCK_BYTES)
     )
-    content = Content(len(data), combine(blocks, len(data)), blocks, element_size)
-    return UploadTarget("key", {}, content, "run", parsed_mode(mode))
+    content = Content(len(data), combine(blocks, len(data)), blocks)
+    facts = ShardFacts(element_size=element_size)
+    return UploadTarget("key", {}, content, "run", parsed_mode(mode), facts=facts)
 
 
 def frames(encoding: Encoding, data: bytes, blocks: int = 3) -> list[int]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 import zstandard
-from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.bucket_format.stored import Codec, ShardFacts
 from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.io.digests import BLOCK_BYTES
 
@@ -154,9 +153,10 @@ def test_a_part_that_never_gets_through_is_given_up(chooser: Chooser) -> None:
 
 def sent(store: MemoryObjectStore, data: bytes, chooser: Chooser, mode: str) -> Codec:
     """Send a shard amid a shortage of memory; return how it is stored."""
-    content = replace(content_of(data), element_size=4)
+    content = content_of(data)
     metadata = object_metadata("save", "store", 1, content)
-    target = UploadTarget("key", metadata, content, "run", parsed_mode(mode))
+    facts = ShardFacts(element_size=4)
+    target = UploadTarget("key", metadata, content, "run", parsed_mode(mode), facts=facts)
     retrying = CallPolicy(store, retries=Retries(sleep=lambda _seconds: None))
     context = UploadContext(retrying, ShortBuffers(), InCaller(), chooser=chooser)
     return Uploader(context).upload(target, Memory(data), Recorded()).codec

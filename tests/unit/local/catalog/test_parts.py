@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cachetier_client.bucket_format.stored import Content, Stored
+from cachetier_client.bucket_format.stored import NOTHING_SAID, Content, Stored
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
@@ -333,23 +333,23 @@ def test_versions_are_never_used_again(store: Store) -> None:
 # --- straight to the remote, and from it --------------------------------------------------------
 
 
+def far() -> NewShard:
+    return NewShard.at_remote("r", "a", IDS.rank, content(b"far"), NOTHING_SAID)
+
+
 def test_a_shard_sent_straight_to_the_remote_is_known_and_not_here(store: Store) -> None:
-    shard = store.write(
-        parts.commit_remote, store.policy, IDS, "a", content(b"far"), "r", NOW
-    ).shard
+    shard = store.write(parts.commit_remote, store.policy, IDS, far(), NOW).shard
 
     assert shard.state is ShardState.EVICTED
     assert store.read(lambda sql: shards.verified_remotes(sql, shard.version)) == {"r"}
-    assert store.write(
-        parts.commit_remote, store.policy, IDS, "a", content(b"far"), "r", NOW
-    ).repeated
+    assert store.write(parts.commit_remote, store.policy, IDS, far(), NOW).repeated
 
 
 def test_a_shard_sent_straight_to_the_remote_replaces_none(store: Store) -> None:
     put(store, IDS, "a", b"here")
 
     with pytest.raises(CachetierError) as refusal:
-        store.write(parts.commit_remote, store.policy, IDS, "a", content(b"far"), "r", NOW)
+        store.write(parts.commit_remote, store.policy, IDS, far(), NOW)
     assert refusal.value.code == "backpressure"
 
 
