@@ -95,7 +95,7 @@ class LocalChecks:
         if shard is None:
             yield _finding(FindingKind.ROW_DAMAGED, row, "its row fails its own digest")
             return
-        if shard.file_id is not None or shard.inline:
+        if shard.here:
             self._report.size_bytes += shard.content.size_bytes
         for found in self._wrong(row, shard):
             if self._is_still(row):
@@ -223,10 +223,9 @@ def _lost_piece(kind: FindingKind, file_id: str, size: str, piece: ObjectIdentit
 
 def _contradiction(row: CheckedRow, shard: Shard) -> str | None:
     """Return what a row says that cannot be, or None."""
-    here = shard.file_id is not None or shard.inline
-    if shard.state is ShardState.EVICTED and here:
+    if shard.state is ShardState.EVICTED and shard.here:
         return "it is evicted, and its row names bytes here"
-    if shard.state in (ShardState.DIRTY, ShardState.CLEAN) and not here:
+    if shard.state in (ShardState.DIRTY, ShardState.CLEAN) and not shard.here:
         return f"it is {shard.state}, and its row names no bytes here"
     if shard.inline and row.body_bytes != shard.content.size_bytes:
         return "its bytes are not in the catalog"

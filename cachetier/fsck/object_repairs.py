@@ -88,14 +88,15 @@ class ObjectRepairs:
 
     def _bytes_put_right(self, shard: Shard, outcome: str) -> str:
         row = self._lookup.row(shard.version)
-        here = shard.file_id is not None or shard.inline
-        if shard.state is ShardState.EVICTED and not here:
+        if shard.state is ShardState.EVICTED and not shard.here:
             if not row.remotes:
                 raise LeftError("no copy is left anywhere: delete the step")
             return outcome
         if shard.state is ShardState.EVICTED and not self._local.is_elsewhere(shard):
             raise LeftError("no remote says that it has it: its bytes here stay as they are")
-        wrong = shard.state is ShardState.EVICTED or not here or not self._local.are_there(shard)
+        wrong = (
+            shard.state is ShardState.EVICTED or not shard.here or not self._local.are_there(shard)
+        )
         return self._local.take_out_of_use(shard) if wrong else outcome
 
     # --- objects ---------------------------------------------------------------------------------

@@ -36,6 +36,11 @@ class Shard:
     facts: ShardFacts = NOTHING_SAID
 
     @property
+    def here(self) -> bool:
+        """Return whether its bytes are on this node, be they sound or damaged."""
+        return self.inline or self.file_id is not None
+
+    @property
     def lacks_bytes(self) -> bool:
         """Return whether this node has no bytes of it that may be read."""
         return self.state in (ShardState.EVICTED, ShardState.QUARANTINED)

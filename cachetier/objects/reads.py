@@ -245,7 +245,7 @@ def _is_damaged(pieces: Sequence[Shard]) -> bool:
 
 
 def _found_here(version: ObjectVersion, pieces: Sequence[Shard] = ()) -> Found:
-    here = all(each.inline or each.file_id is not None for each in pieces)
+    here = all(each.here for each in pieces)
     return Found(
         version.key,
         version.size_bytes,

@@ -277,7 +277,7 @@ class Restore:
         """
         shard, _ = self._find(run, step, name)
         self._refuse_if_lost(shard)
-        return shard, "local" if shard.inline or shard.file_id is not None else "remote"
+        return shard, "local" if shard.here else "remote"
 
     def verify(self, run: str, step: int, name: str) -> bool:
         """Read the local copy of a shard and return whether it is sound.

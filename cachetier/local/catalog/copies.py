@@ -24,7 +24,7 @@ from cachetier_client.io import digests
 
 from cachetier.local.catalog import notes, rows, saves, shards, uploads
 from cachetier.local.catalog.rows import IncidentRecord
-from cachetier.local.catalog.shards import ALL, ShardFilter
+from cachetier.local.catalog.shards import ALL, NOT_VERIFIED_AT, ShardFilter
 from cachetier.model import lifecycle
 from cachetier.model.checkpoint import RankPart, Save
 from cachetier.model.composing import Twins
@@ -40,13 +40,6 @@ from cachetier.model.lifecycle import (
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
-
-_HAS_BYTES = "(shards.file_id IS NOT NULL OR shards.inline)"
-_NOT_THERE = (
-    "NOT EXISTS (SELECT 1 FROM drains WHERE version = shards.version AND drains.remote = ? "
-    "AND verified_at IS NOT NULL)"
-)
-_NOT_THERE_1 = _NOT_THERE.replace("?", "?1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +64,18 @@ class Lag:
 
 _VERIFIED_THERE = (
     f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save "
-    "JOIN drains ON drains.version = shards.version AND drains.remote = ? "
-    "AND drains.verified_at IS NOT NULL AND drains.pack IS NULL"
+    "JOIN verified_copies AS copy ON copy.version = shards.version AND copy.remote = ? "
+    "AND copy.pack IS NULL"
 )
 _IN_PACKS = (ShardState.DIRTY, ShardState.CLEAN, ShardState.EVICTED)
 LIVE = (*OPEN_SAVES, SaveState.PUBLISHED, SaveState.REPLICATED)
-_LOST = "drains.stored_bytes IS NOT NULL AND drains.verified_at IS NULL"
 
 
 def verified_names(sql: apsw.Connection, number: int, remote: str) -> list[str]:
     """Return the names of a save's shards here that ``remote`` holds as objects of their own."""
     query = (
-        "SELECT name FROM shards JOIN drains USING (version) WHERE save = ? AND remote = ? "
-        "AND verified_at IS NOT NULL AND pack IS NULL"
+        "SELECT name FROM shards JOIN verified_copies USING (version) WHERE save = ? "
+        "AND remote = ? AND pack IS NULL"
     )
     return [str(name) for (name,) in sql.execute(query, (number, remote))]
 
@@ -197,8 +189,8 @@ def shards_wanted_at(
     """
     of_state = " UNION ALL ".join(
         f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save "
-        f"WHERE shards.save = ? AND shards.state = '{state}' AND {_HAS_BYTES} "
-        f"AND {_NOT_THERE} AND {shard_filter.clause}"
+        f"WHERE shards.save = ? AND shards.state = '{state}' AND here "
+        f"AND {NOT_VERIFIED_AT} AND {shard_filter.clause}"
         for state in (ShardState.DIRTY, ShardState.CLEAN)
     )
     values = (number, remote, *shard_filter.values)
@@ -210,7 +202,7 @@ def is_out_of_reach(sql: apsw.Connection, number: int, remote: str) -> bool:
     """Return whether some shard of a save is neither at ``remote`` nor here."""
     query = (
         "SELECT EXISTS (SELECT 1 FROM shards WHERE shards.save = ? AND shards.state = 'evicted' "
-        f"AND {_NOT_THERE})"
+        f"AND {NOT_VERIFIED_AT})"
     )
     return bool(sql.execute(query, (number, remote)).get)
 
@@ -218,13 +210,9 @@ def is_out_of_reach(sql: apsw.Connection, number: int, remote: str) -> bool:
 def lag_of(sql: apsw.Connection, remote: str) -> Lag:
     """Return what a replica is still owed; given up are steps that are of some use elsewhere."""
     steps, shards, size_bytes = sql.execute(
-        "SELECT count(DISTINCT shards.save), count(*), coalesce(sum(shards.size_bytes), 0) "
-        "FROM replications JOIN saves ON saves.number = replications.save "
-        "JOIN shards ON shards.save = replications.save "
-        "WHERE replications.remote = ? AND replications.due AND replications.state = 'open' "
-        "AND saves.state IN ('open', 'published') AND shards.state IN ('dirty', 'clean') "
-        f"AND {_HAS_BYTES} AND {_NOT_THERE}",
-        (remote, remote),
+        "SELECT count(DISTINCT save), count(*), coalesce(sum(size_bytes), 0) FROM owed_shards "
+        "WHERE remote = ?",
+        (remote,),
     ).get
     given_up = sql.execute(
         "SELECT count(*) FROM replications JOIN saves ON number = save WHERE remote = ? "
@@ -239,11 +227,8 @@ def waiting_since(sql: apsw.Connection, remote: str) -> float | None:
     """Return when the first save that ``remote`` is owed something of was sealed here, if any."""
     sealed_at: float | None = sql.execute(
         "SELECT min(sealed_at) FROM (SELECT max(sealed_at) AS sealed_at FROM replications "
-        "JOIN saves ON saves.number = replications.save "
-        "JOIN parts ON parts.save = replications.save WHERE remote = ?1 AND due "
-        "AND replications.state = 'open' AND saves.state IN ('open', 'published') "
-        "AND EXISTS (SELECT 1 FROM shards WHERE shards.save = replications.save "
-        f"AND shards.state IN ('dirty', 'clean') AND {_HAS_BYTES} AND {_NOT_THERE_1}) "
+        "JOIN parts USING (save) WHERE remote = ?1 AND due AND EXISTS (SELECT 1 FROM owed_shards "
+        "WHERE owed_shards.save = replications.save AND owed_shards.remote = ?1) "
         "GROUP BY replications.save HAVING min(parts.state = 'sealed'))",
         (remote,),
     ).get
@@ -255,7 +240,7 @@ def durable_lag(sql: apsw.Connection, remote: str) -> Lag:
     steps, shards, size_bytes = sql.execute(
         "SELECT count(DISTINCT shards.save), count(*), coalesce(sum(size_bytes), 0) FROM shards "
         "JOIN saves ON saves.number = shards.save "
-        f"WHERE shards.state = 'dirty' AND saves.state = 'open' AND {_NOT_THERE}",
+        f"WHERE shards.state = 'dirty' AND saves.state = 'open' AND {NOT_VERIFIED_AT}",
         (remote,),
     ).get
     return Lag(steps, shards, size_bytes, 0)
@@ -474,8 +459,8 @@ def _may_end(sql: apsw.Connection, save: Save, state: SaveState) -> bool:
 def saves_to_send_again(sql: apsw.Connection, remote: str) -> list[Save]:
     """Return the published saves of which ``remote`` lost shards whose bytes are here."""
     lost = (
-        "SELECT save FROM drains JOIN shards USING (version) "
-        f"WHERE drains.remote = ? AND {_LOST} AND shards.state = 'dirty'"
+        "SELECT save FROM lost_copies JOIN shards USING (version) "
+        "WHERE remote = ? AND shards.state = 'dirty'"
     )
     condition = f"state = 'published' AND number IN ({lost}) ORDER BY number"
     return saves.saves_where(sql, condition, remote)
@@ -486,10 +471,7 @@ def saves_to_verify(sql: apsw.Connection, remote: str) -> list[Save]:
 
     It lost them, or another node published the save before this node's drain had looked.
     """
-    unsent = (
-        "SELECT save FROM shards WHERE state = 'dirty' AND NOT EXISTS (SELECT 1 FROM drains WHERE "
-        "version = shards.version AND remote = ? AND verified_at IS NOT NULL)"
-    )
+    unsent = f"SELECT save FROM shards WHERE state = 'dirty' AND {NOT_VERIFIED_AT}"
     condition = f"state = 'published' AND number IN ({unsent}) ORDER BY number"
     return saves.saves_where(sql, condition, remote)
 
@@ -500,15 +482,15 @@ def is_lacking(sql: apsw.Connection, save: Save, remote: str) -> bool:
 
 
 def lost_as(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
-    """Return as what ``remote`` held a shard before it lost it; None if it did not lose it."""
-    return shards.stored_where(sql, version, remote, _LOST)
+    """Return how ``remote`` stored a shard that it lost; None if it did not lose it."""
+    return shards.stored_in(sql, "lost_copies", version, remote)
 
 
 def lost_packs(sql: apsw.Connection, number: int, remote: str) -> dict[int, str]:
     """Return the name of the pack that each lost shard of a save was in, by the shard's version."""
     query = (
-        "SELECT version, pack FROM drains JOIN shards USING (version) WHERE drains.remote = ? "
-        f"AND {_LOST} AND save = ? AND pack IS NOT NULL"
+        "SELECT version, pack FROM lost_copies JOIN shards USING (version) "
+        "WHERE remote = ? AND save = ? AND pack IS NOT NULL"
     )
     return dict(sql.execute(query, (remote, number)))
 
@@ -668,7 +650,7 @@ def _begin_with(sql: apsw.Connection, name: str) -> None:
         "WHERE state IN ('open', 'local_only') OR (state = 'published' "
         "AND EXISTS (SELECT 1 FROM parts WHERE save = number) "
         "AND NOT EXISTS (SELECT 1 FROM shards WHERE save = number "
-        "AND file_id IS NULL AND NOT inline))",
+        "AND NOT here))",
         (name,),
     )
 
@@ -677,11 +659,10 @@ def _wait_for_required(sql: apsw.Connection) -> None:
     """Keep the bytes here that a required replica has not got."""
     sql.execute(
         "UPDATE shards SET state = 'dirty' WHERE state = 'clean' "
-        "AND (file_id IS NOT NULL OR inline) AND EXISTS (SELECT 1 FROM replications "
+        "AND here AND EXISTS (SELECT 1 FROM replications "
         "JOIN replicas ON replicas.name = replications.remote "
         "WHERE replications.save = shards.save AND required AND replications.state = 'open' "
-        "AND NOT EXISTS (SELECT 1 FROM drains WHERE version = shards.version "
-        "AND drains.remote = replicas.name AND verified_at IS NOT NULL))"
+        f"AND {NOT_VERIFIED_AT.replace('?', 'replicas.name')})"
     )
 
 

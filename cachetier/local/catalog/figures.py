@@ -147,7 +147,7 @@ class Unflushed(NamedTuple):
     save: UnflushedSave
 
 
-_CLEAN = "shards.state = 'clean' AND (shards.file_id IS NOT NULL OR shards.inline)"
+_CLEAN = "shards.state = 'clean' AND here"
 _DAMAGED_OR_PINNED = (
     "SELECT run, sum(size_bytes), count(*) FROM shards JOIN saves ON number = save "
     "WHERE shards.state = 'quarantined' GROUP BY run UNION ALL "
@@ -246,8 +246,8 @@ class ShardCount:
 _AT_REMOTE = "FROM shards LEFT JOIN drains ON drains.version = shards.version AND remote = ?2 "
 _PLACE = (
     "SELECT shards.version, rank, name, size_bytes, digest, state, committed_at, verified_at, "
-    "file_id IS NOT NULL OR inline, (SELECT count(*) FROM drains AS others WHERE "
-    "others.version = shards.version AND remote <> ?2 AND others.verified_at IS NOT NULL) "
+    "here, (SELECT count(*) FROM verified_copies AS others WHERE "
+    "others.version = shards.version AND remote <> ?2) "
     f"{_AT_REMOTE} WHERE save = ?1 "
 )
 
@@ -270,8 +270,7 @@ def totals(sql: apsw.Connection) -> Totals:
         "WHERE local_only_at IS NOT NULL"
     ).get
     clean_bytes = sql.execute(
-        "SELECT coalesce(sum(size_bytes), 0) FROM shards "
-        "WHERE state = 'clean' AND (file_id IS NOT NULL OR inline)"
+        "SELECT coalesce(sum(size_bytes), 0) FROM shards WHERE state = 'clean' AND here"
     ).get
     quarantined_bytes, quarantined_shards = sql.execute(
         "SELECT coalesce(sum(size_bytes), 0), count(*) FROM shards WHERE state = 'quarantined'"
@@ -605,8 +604,7 @@ def _lent_bytes(sql: apsw.Connection, lent: Collection[int], removable: Collecti
         "CROSS JOIN shards ON shards.version = lent.value "
         "JOIN saves ON saves.number = shards.save WHERE shards.file_id IS NOT NULL AND ("
         "shards.state = 'dirty' AND shards.save IN (SELECT value FROM json_each(?)) "
-        "OR shards.state = 'clean' AND NOT EXISTS (SELECT 1 FROM pins "
-        "WHERE pins.run = saves.run AND pins.step = saves.step))"
+        f"OR shards.state = 'clean' AND {notes.NOT_PINNED})"
     )
     return int(sql.execute(query, (json.dumps(list(lent)), json.dumps(list(removable)))).get)
 
@@ -675,9 +673,8 @@ def shard_place(sql: apsw.Connection, number: int, remote: str, version: int) ->
 def shard_counts(sql: apsw.Connection, number: int, remote: str) -> list[ShardCount]:
     """Return how many shards of a save are where."""
     query = (
-        "SELECT state, file_id IS NOT NULL OR inline, verified_at IS NOT NULL, "
-        "EXISTS (SELECT 1 FROM drains AS others WHERE others.version = shards.version "
-        "AND remote <> ?2 AND others.verified_at IS NOT NULL), count(*) "
+        "SELECT state, here, verified_at IS NOT NULL, EXISTS (SELECT 1 FROM verified_copies "
+        "AS others WHERE others.version = shards.version AND remote <> ?2), count(*) "
         f"{_AT_REMOTE} WHERE save = ?1 GROUP BY 1, 2, 3, 4"
     )
     return [

@@ -18,7 +18,6 @@ from cachetier.model.checkpoint import Save
 # A condition on rows of ``saves``.
 NOT_PINNED = "NOT EXISTS (SELECT 1 FROM pins WHERE pins.run = saves.run AND pins.step = saves.step)"
 LOCAL_ONLY_STEPS, DAMAGED_SHARDS = "local_only_steps", "damaged_shards"
-_HERE = "(shards.file_id IS NOT NULL OR shards.inline)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +142,8 @@ def pins(sql: apsw.Connection) -> list[Pin]:
     """Return the pinned steps, with the shards of those of their saves that are not deleted."""
     query = (
         "SELECT pins.run, pins.step, pinned_at, count(version), "
-        f"coalesce(sum({_HERE}), 0), coalesce(sum(size_bytes), 0), "
-        f"coalesce(sum(iif({_HERE}, size_bytes, 0)), 0) FROM pins "
+        "coalesce(sum(here), 0), coalesce(sum(size_bytes), 0), "
+        "coalesce(sum(iif(here, size_bytes, 0)), 0) FROM pins "
         "LEFT JOIN saves ON saves.run = pins.run AND saves.step = pins.step "
         "AND saves.state NOT IN ('superseded', 'refused', 'deleted') "
         "LEFT JOIN shards ON shards.save = saves.number "

@@ -58,7 +58,7 @@ _FORGETTABLE = (
     "AND other.step = saves.step AND (other.state IN ('open', 'local_only') "
     "OR (other.state IN ('superseded', 'refused') AND other.location IS NOT NULL))) "
     "AND NOT EXISTS (SELECT 1 FROM shards WHERE save = number "
-    "AND (shards.state <> 'evicted' OR file_id IS NOT NULL OR inline))"
+    "AND (shards.state <> 'evicted' OR here))"
 )
 
 
@@ -137,7 +137,7 @@ def saves_with_bytes(sql: apsw.Connection) -> list[Save]:
     return saves_where(
         sql,
         "number IN (SELECT save FROM shards WHERE state = 'dirty' UNION SELECT save FROM shards "
-        "WHERE state = 'clean' AND (file_id IS NOT NULL OR inline)) "
+        "WHERE state = 'clean' AND here) "
         "AND state IN ('open', 'local_only', 'published') ORDER BY number",
     )
 

@@ -5,6 +5,10 @@ bodies. ``row_digest`` covers a row's identity: SQLite stores a flipped bit as r
 one. Most shards are evicted, sooner or later; the partial indexes find the others without a walk
 over a million of those.
 
+``here`` says whether a shard's bytes are on this node. A row of ``drains`` is a copy of a shard at
+a remote, or on the way there: a *verified* one is there; a *lost* one was, and is not any more.
+``owed_shards`` are those that replicas have still to get.
+
 ``leftovers`` are shards that are gone from here, while a remote may still hold an unfinished upload
 of them, which the drain aborts when it sweeps up after the save, or an object: only one of these is
 ever replaced there.
@@ -340,6 +344,26 @@ MIGRATIONS: tuple[str, ...] = (
         reason TEXT NOT NULL,
         superseded_at REAL NOT NULL
     ) STRICT;
+    """,
+    # What queries repeat is said once: whether a shard's bytes are here, and what remotes have.
+    """
+    ALTER TABLE shards ADD COLUMN here INTEGER
+        GENERATED ALWAYS AS (file_id IS NOT NULL OR inline) VIRTUAL;
+    DROP INDEX evictable_shards;
+    CREATE INDEX evictable_shards ON shards (save, version, size_bytes)
+        WHERE state = 'clean' AND here;
+    CREATE VIEW verified_copies AS SELECT * FROM drains WHERE verified_at IS NOT NULL;
+    CREATE VIEW lost_copies AS SELECT * FROM drains
+        WHERE stored_bytes IS NOT NULL AND verified_at IS NULL;
+    CREATE VIEW owed_shards AS
+        SELECT replications.remote, shards.save, shards.version, shards.size_bytes
+        FROM replications JOIN saves ON saves.number = replications.save
+        JOIN shards ON shards.save = replications.save
+        WHERE replications.due AND replications.state = 'open'
+          AND saves.state IN ('open', 'published')
+          AND shards.state IN ('dirty', 'clean') AND shards.here
+          AND NOT EXISTS (SELECT 1 FROM verified_copies
+                          WHERE version = shards.version AND remote = replications.remote);
     """,
 )
 VERSION = len(MIGRATIONS)

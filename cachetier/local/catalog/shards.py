@@ -23,7 +23,11 @@ from cachetier.model.names import DURABLE
 from cachetier.model.packs import PACKED_UP_TO_BYTES
 from cachetier.model.shard import Shard
 
-_STORED = ", ".join(f"drains.{column}" for column in rows.STORED_COLUMNS.split(", "))
+# A condition on rows of ``shards``.
+NOT_VERIFIED_AT = (
+    "NOT EXISTS (SELECT 1 FROM verified_copies WHERE version = shards.version AND remote = ?)"
+)
+_STORED = ", ".join(f"copy.{column}" for column in rows.STORED_COLUMNS.split(", "))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ ALL = ShardFilter()
 # What was lost as an object of its own comes back as one: documents may say so.
 _SMALL = (
     f"shards.size_bytes <= {PACKED_UP_TO_BYTES} AND shards.version NOT IN (SELECT version "
-    "FROM drains WHERE stored_bytes IS NOT NULL AND verified_at IS NULL AND pack IS NULL)"
+    "FROM lost_copies WHERE pack IS NULL)"
 )
 _AWAITED = ", ".join(f"'{state}'" for state in AWAITED_COPIES)
 
@@ -62,8 +66,7 @@ def shards_where(sql: apsw.Connection, condition: str, *values: object) -> list[
 
 def clean_local_shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
     """Return the shards of a save whose local bytes may go."""
-    condition = "save = ? AND shards.state = 'clean' AND (file_id IS NOT NULL OR inline)"
-    return shards_where(sql, condition, number)
+    return shards_where(sql, "save = ? AND shards.state = 'clean' AND here", number)
 
 
 def shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
@@ -104,8 +107,7 @@ def dirty_shards_of(
     """
     return shards_where(
         sql,
-        "shards.save = ? AND shards.state = 'dirty' AND NOT EXISTS (SELECT 1 "
-        "FROM drains WHERE version = shards.version AND remote = ? AND verified_at IS NOT NULL) "
+        f"shards.save = ? AND shards.state = 'dirty' AND {NOT_VERIFIED_AT} "
         f"AND {shard_filter.clause} ORDER BY shards.version LIMIT ?",
         *(number, remote, *shard_filter.values, limit),
     )
@@ -154,8 +156,8 @@ def body_of(sql: apsw.Connection, version: int) -> bytes | None:
 
 def clean_local_shards(sql: apsw.Connection) -> list[Shard]:
     """Return every shard whose local bytes may go, save by save, oldest first."""
-    condition = "shards.state = 'clean' AND (file_id IS NOT NULL OR inline)"
-    return shards_where(sql, f"{condition} AND {notes.NOT_PINNED} ORDER BY save, version")
+    condition = f"shards.state = 'clean' AND here AND {notes.NOT_PINNED} ORDER BY save, version"
+    return shards_where(sql, condition)
 
 
 def files(sql: apsw.Connection) -> Iterator[tuple[str, int, int]]:
@@ -166,21 +168,21 @@ def files(sql: apsw.Connection) -> Iterator[tuple[str, int, int]]:
 
 def stored_of(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
     """Return how ``remote`` stores a shard, or None where nobody verified that it does."""
-    return stored_where(sql, version, remote, "drains.verified_at IS NOT NULL")
+    return stored_in(sql, "verified_copies", version, remote)
 
 
-def stored_where(sql: apsw.Connection, version: int, remote: str, condition: str) -> Stored | None:
-    """Return as what ``remote`` stores, or stored, a shard whose row there meets ``condition``."""
+def stored_in(sql: apsw.Connection, view: str, version: int, remote: str) -> Stored | None:
+    """Return how ``remote`` stores, or stored, a shard by the row of ``view``; None without one."""
     query = (
-        f"SELECT size_bytes, {_STORED} FROM drains JOIN shards USING (version) "
-        f"WHERE version = ? AND remote = ? AND {condition}"
+        f"SELECT size_bytes, {_STORED} FROM {view} AS copy JOIN shards USING (version) "
+        "WHERE version = ? AND remote = ?"
     )
     row = sql.execute(query, (version, remote)).fetchone()
     return rows.stored_of(row) if row else None
 
 
 def verified_remotes(sql: apsw.Connection, version: int) -> set[str]:
-    query = "SELECT remote FROM drains WHERE version = ? AND verified_at IS NOT NULL"
+    query = "SELECT remote FROM verified_copies WHERE version = ?"
     return {row[0] for row in sql.execute(query, (version,))}
 
 
@@ -235,10 +237,7 @@ def require(sql: apsw.Connection, version: int) -> Shard:
 
 def local_bytes_of(sql: apsw.Connection, number: int) -> tuple[int, int]:
     """Return (shards, bytes) of a save that lie on this node."""
-    query = (
-        "SELECT count(*), coalesce(sum(size_bytes), 0) FROM shards "
-        "WHERE save = ? AND (file_id IS NOT NULL OR inline)"
-    )
+    query = "SELECT count(*), coalesce(sum(size_bytes), 0) FROM shards WHERE save = ? AND here"
     shards, size_bytes = sql.execute(query, (number,)).get
     return int(shards), int(size_bytes)
 

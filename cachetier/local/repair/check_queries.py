@@ -16,7 +16,6 @@ from cachetier.model.shard import Shard
 
 COMPLAINTS = 20
 PAGE_ROWS = 500
-_HERE = "(file_id IS NOT NULL OR inline)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ def accounts(sql: apsw.Connection) -> tuple[int, int]:
     """Return the local bytes by the indexes, as they are accounted, and by a walk over the rows."""
     walked = sql.execute(
         "SELECT coalesce(sum(size_bytes), 0) FROM shards NOT INDEXED "
-        f"WHERE state IN ('dirty', 'quarantined') OR (state = 'clean' AND {_HERE})"
+        "WHERE state IN ('dirty', 'quarantined') OR (state = 'clean' AND here)"
     ).get
     return figures.totals(sql).local_bytes, int(walked)
 

@@ -187,7 +187,8 @@ def _made_old(path: Path) -> None:
     old.execute(schema.MIGRATIONS[0])
     old.execute("DROP TRIGGER save_begins")
     for (table,) in list(old.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")):
-        for row in new.execute(f"SELECT * FROM {table}"):
+        columns = ", ".join(row[1] for row in old.execute(f"PRAGMA table_info({table})"))
+        for row in new.execute(f"SELECT {columns} FROM {table}"):
             old.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
     begins = new.execute("SELECT sql FROM sqlite_schema WHERE name = 'save_begins'").get
     old.execute(str(begins))

@@ -53,7 +53,7 @@ PLANS: dict[str, tuple[Callable[[apsw.Connection], object], str]] = {
     ),
     "owed to a replica since": (
         lambda sql: copies.waiting_since(sql, "near"),
-        "co-routine (subquery-3), due_replications, shards of save",
+        "co-routine (subquery-n), due_replications, shards of save",
     ),
     "owed to the durable remote": (
         lambda sql: copies.durable_lag(sql, REMOTE),
@@ -160,7 +160,7 @@ def read_through(line: str) -> str | None:
         and "KEY" not in line
         and "CONSTANT" not in line
     ):
-        return line.lower()
+        return re.sub(r"\d+", "n", line.lower())
     return None
 
 
