@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import typer
+import click
 
 from tools.made import documents
 
@@ -12,7 +12,7 @@ def main() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
-            typer.echo(f"wrote {path.name}")
+            click.echo(f"wrote {path.name}")
 
 
 if __name__ == "__main__":

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from inspect import cleandoc
 from pathlib import Path
-from typing import Any
 
-import typer
+import click
 
 from cachetier.cli.app import built
+from cachetier.cli.options import usage
 from cachetier.cli.output import EXITS
 from cachetier.cli.verbs import SECTIONS, VERBS
 from tools.pages import DOCS, table, with_parts
 
 PAGE = DOCS / "cli.md"
-KINDS = {"str": "TEXT", "int": "NUMBER", "float": "NUMBER", "Path": "PATH"}
 # Verbs that take the options of `serve` beside their own.
 OF_SERVE = "serve"
 
@@ -45,15 +43,19 @@ def exits() -> str:
 def reference() -> Iterator[str]:
     """Yield a section for each verb."""
     for name in VERBS:
-        command = built(name)
-        ctx = typer.Context(command, info_name=f"cachetier {name}")
-        usage = " ".join((ctx.command_path, *command.collect_usage_pieces(ctx)))
-        described = _prose(cleandoc(command.help or ""))
-        rows = [(_written(each), _meaning(each)) for each in own_parameters(name)]
+        command, ctx = of_verb(name)
+        described = _prose(command.help or "")
+        rows = [(_written(each, ctx), _meaning(each)) for each in own_parameters(name)]
         shared = takes_those_of_serve(name)
         more = f"\n\nAnd the options of [`serve`](#{_anchor(OF_SERVE)})." if shared else ""
         options = f"\n\n{table(('', ''), rows)}" if rows else ""
-        yield f"### `cachetier {name}`\n\n```\n{usage}\n```\n\n{described}{options}{more}"
+        yield f"### `cachetier {name}`\n\n```\n{usage(ctx)}\n```\n\n{described}{options}{more}"
+
+
+def of_verb(name: str) -> tuple[click.Command, click.Context]:
+    """Return a verb, and the context in which it is called."""
+    command = built(name)
+    return command, command.make_context(f"cachetier {name}", [], resilient_parsing=True)
 
 
 def _prose(text: str) -> str:
@@ -74,39 +76,48 @@ def _escaped(text: str) -> str:
     return text.replace("<", "&lt;").replace("*", r"\*")
 
 
-def own_parameters(name: str) -> list[Any]:
+def own_parameters(name: str) -> list[click.Argument | click.Option]:
     """Return the arguments and options of a verb, less those that it shares with `serve`."""
-    shared = {each.name for each in built(OF_SERVE).params} if takes_those_of_serve(name) else set()
+    shared = _names(OF_SERVE) if takes_those_of_serve(name) else set()
     return [
-        each for each in built(name).params if each.name not in shared or each.name == "as_json"
+        each
+        for each in of_verb(name)[0].params
+        if isinstance(each, click.Argument | click.Option)
+        and (each.name not in shared or each.name == "as_json")
     ]
 
 
 def takes_those_of_serve(name: str) -> bool:
     """Return whether a verb takes all that `serve` takes."""
-    if name == OF_SERVE:
-        return False
-    of_serve = {each.name for each in built(OF_SERVE).params}
-    return of_serve <= {each.name for each in built(name).params}
+    return name != OF_SERVE and _names(OF_SERVE) <= _names(name)
 
 
-def _written(parameter: Any) -> str:
-    if parameter.param_type_name == "argument":
+def _names(verb: str) -> set[str]:
+    return {each.name for each in of_verb(verb)[0].params}
+
+
+def kind_of(parameter: click.Parameter, ctx: click.Context) -> str:
+    """Return what is written after an option; nothing after a flag."""
+    is_flag = isinstance(parameter, click.Option) and parameter.is_flag
+    return "" if is_flag else f" {parameter.make_metavar(ctx)}"
+
+
+def _written(parameter: click.Parameter, ctx: click.Context) -> str:
+    if isinstance(parameter, click.Argument):
         return f"`{parameter.name.upper()}`"
     names = ", ".join(f"`{each}`" for each in (*parameter.opts, *parameter.secondary_opts))
-    kind = "" if parameter.is_flag else f" {KINDS.get(parameter.bare_type(), 'TEXT')}"
-    return f"{names}{kind}"
+    return f"{names}{kind_of(parameter, ctx)}"
 
 
-def _meaning(parameter: Any) -> str:
+def _meaning(parameter: click.Argument | click.Option) -> str:
     return " ".join((_marked(parameter.help or ""), *notes(parameter)))
 
 
-def notes(parameter: Any) -> Iterator[str]:
+def notes(parameter: click.Parameter) -> Iterator[str]:
     """Yield what there is to say of a parameter beside what its help says."""
     if parameter.required:
         yield "Must be given."
-    elif parameter.default not in (None, False, "", ()) and parameter.show_default:
+    elif isinstance(parameter.default, str | int | float) and parameter.default:
         yield f"Default `{parameter.default}`."
     if parameter.envvar:
         yield f"Or `{parameter.envvar}`."

@@ -19,9 +19,8 @@ import sysconfig
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 ROOT = Path(__file__).parents[1]
 _PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
@@ -170,28 +169,28 @@ def _called(*command: object) -> str:
     return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def main(
-    only: Annotated[str, typer.Option(help="One of them.")] = "",
-    of: Annotated[str, typer.Option(help="frameworks, or s3clients.")] = "frameworks",
-) -> None:
+@click.command()
+@click.option("--only", default="", help="One of them.")
+@click.option("--of", default="frameworks", help="frameworks, or s3clients.")
+def main(only: str, of: str) -> None:
     """Test every framework, or client of S3, that has a list, or one."""
     kind = KINDS[of]
     names = sorted(path.stem for path in kind.lists.glob("*.txt"))
     if only and only not in names:
-        raise typer.BadParameter(f"{only!r} is none of {', '.join(names)}")
+        raise click.BadParameter(f"{only!r} is none of {', '.join(names)}")
     found = json.loads(kind.results.read_text(encoding="utf-8")) if kind.results.exists() else {}
     for name in [only] if only else names:
-        typer.echo(f"==> {name}")
+        click.echo(f"==> {name}")
         found[name] = result_of(Environment(kind, name))
-        typer.echo(
+        click.echo(
             f"    {found[name]['version']}: {found[name]['outcome']} {found[name]['reason']}"
         )
         text = json.dumps(dict(sorted(found.items())), indent=2) + "\n"
         kind.results.write_text(text, encoding="utf-8")
     ended = {found[name]["outcome"] for name in ([only] if only else names)}
     if ended & {"failed", "not installed"}:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -6,16 +6,12 @@ It lies in ``share/`` as it will lie under the prefix of an environment or a sys
 from __future__ import annotations
 
 from collections.abc import Iterator
-from inspect import cleandoc
 from pathlib import Path
 
-import typer
-
-from cachetier.cli.app import built
 from cachetier.cli.completion import SCRIPTS
 from cachetier.cli.output import EXITS
 from cachetier.cli.verbs import SECTIONS
-from tools.cli_page import KINDS, OF_SERVE, notes, own_parameters, takes_those_of_serve
+from tools.cli_page import OF_SERVE, kind_of, notes, of_verb, own_parameters, takes_those_of_serve
 from tools.pages import ROOT
 from tools.versions import version
 
@@ -64,20 +60,18 @@ def man_page() -> Iterator[str]:
 
 
 def _verb(name: str) -> Iterator[str]:
-    command = built(name)
-    ctx = typer.Context(command, info_name=f"cachetier {name}")
+    command, ctx = of_verb(name)
     usage = " ".join(command.collect_usage_pieces(ctx))
     yield from (f'.SS "cachetier {_escaped(name)} {_escaped(usage)}"', "")
-    for number, paragraph in enumerate(cleandoc(command.help or "").split("\n\n")):
+    for number, paragraph in enumerate((command.help or "").split("\n\n")):
         yield from (".PP",) if number else ()
         yield from _text(paragraph)
     for each in own_parameters(name):
         if each.param_type_name == "argument":
             written = rf"\fI{_escaped(each.name.upper())}\fR"
         else:
-            kind = "" if each.is_flag else rf" \fI{KINDS.get(each.bare_type(), 'TEXT')}\fR"
             names = ", ".join(each.opts + each.secondary_opts)
-            written = rf"\fB{_escaped(names)}\fR{kind}"
+            written = rf"\fB{_escaped(names)}\fR\fI{_escaped(kind_of(each, ctx))}\fR"
         yield from (".TP", written, *_text(" ".join((each.help or "", *notes(each)))))
     if takes_those_of_serve(name):
         yield from (".PP", *_text(f"And the options of cachetier {OF_SERVE}."))

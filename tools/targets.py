@@ -20,9 +20,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "build" / "targets.json"
@@ -119,14 +118,14 @@ def _tells(line: str) -> bool:
     return bool(line.strip()) and not line.startswith("make: ")
 
 
-def main(
-    only: Annotated[list[str] | None, typer.Argument(help="These alone, after setup.")] = None,
-    long: Annotated[bool, typer.Option(help="As they are, which takes hours.")] = False,
-) -> None:
+@click.command()
+@click.argument("only", nargs=-1, help="These alone, after setup.")
+@click.option("--long", is_flag=True, help="As they are, which takes hours.")
+def main(only: tuple[str, ...], long: bool) -> None:
     """Try targets, print what came of each, and leave it in ``build/targets.json``."""
     chosen = targets() if not only else [name for name in targets() if name in {"setup", *only}]
-    if missing := set(only or ()) - set(chosen):
-        raise typer.BadParameter(f"no target of the Makefile: {', '.join(sorted(missing))}")
+    if missing := set(only) - set(chosen):
+        raise click.BadParameter(f"no target of the Makefile: {', '.join(sorted(missing))}")
     found: list[Tried] = []
     with tempfile.TemporaryDirectory(prefix="cachetier-targets-") as scratch:
         clone = Path(scratch) / "clone"
@@ -138,22 +137,22 @@ def main(
             text = json.dumps([asdict(each) for each in found], indent=2)
             RESULTS.write_text(f"{text}\n", encoding="utf-8")
     if any(each.outcome == "failed" for each in found):
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _show(each: Tried, log: Path) -> None:
     need = f" (needs {NEEDING[each.target]})" if each.outcome == "not possible here" else ""
     line = f"{each.target:<14} {each.outcome:<18} {each.seconds:>8.1f} s  {each.given}{need}"
-    typer.echo(line.rstrip())
+    click.echo(line.rstrip())
     if each.outcome != "passed":
-        typer.echo(f"    {each.said}")
+        click.echo(f"    {each.said}")
     if each.outcome == "failed":
         kept = RESULTS.parent / log.name
         kept.parent.mkdir(exist_ok=True)
         kept.write_bytes(log.read_bytes())
-        typer.echo(f"    all that it said: {kept.relative_to(ROOT)}")
+        click.echo(f"    all that it said: {kept.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
     sys.argv[0] = "make targets"
-    typer.run(main)
+    main()

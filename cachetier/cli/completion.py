@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Annotated
 
-import typer
+from click import UsageError
+from click.shell_completion import ShellComplete, add_completion_class
 
-from cachetier.cli.output import AsJson, echo, print_json, refuse
+from cachetier.cli import options
+from cachetier.cli.app import app
+from cachetier.cli.main import COMPLETE
+from cachetier.cli.output import echo, print_json, refuse
+from cachetier.cli.types import SHELL
+from cachetier.nearest import nearest
+from cachetier.visible import visible
 
-SHELLS = ("bash", "zsh", "fish")
-WORDS = "words"  # what the scripts call: prints what the last of the words could become
 FILES = ":files"  # the answer where the shell should complete the names of files
 
 _BASH = """\
@@ -34,16 +39,17 @@ _cachetier() {
         if [ "$line" = ":files" ]; then compopt -o default; return; fi
         line=${line%%$'\\t'*}
         COMPREPLY+=("${line#"$kept"}")
-    done < <(cachetier completion words -- "${words[@]:1}" 2>/dev/null)
+    done < <(_CACHETIER_COMPLETE=bash_complete cachetier "${words[@]:1}" 2>/dev/null)
 }
 complete -F _cachetier cachetier"""
 
 _ZSH = """\
 #compdef cachetier
 _cachetier() {
-    local line
+    local line answer
     local -a found described
-    found=("${(@f)$(cachetier completion words -- "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    answer=$(_CACHETIER_COMPLETE=zsh_complete cachetier "${(@)words[2,CURRENT]}" 2>/dev/null)
+    found=("${(@f)answer}")
     if [[ "$found[1]" == ":files" ]]; then compset -P "--*="; _files; return; fi
     for line in $found; do described+=("${${line//:/\\\\:}/$'\\t'/:}"); done
     _describe cachetier described
@@ -59,7 +65,7 @@ function __cachetier_complete
     set -l words (commandline -opc)
     set -e words[1]
     set -l current (commandline -ct)
-    set -l found (cachetier completion words -- $words "$current" 2>/dev/null)
+    set -l found (env _CACHETIER_COMPLETE=fish_complete cachetier $words "$current" 2>/dev/null)
     if test "$found[1]" = ":files"
         set -l option (string match -r -- '^--[^=]*=' "$current")
         set -l path (string replace -r -- '^--[^=]*=' '' "$current")
@@ -73,11 +79,10 @@ complete -c cachetier -f -a '(__cachetier_complete)'"""
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-def completion(
-    shell: Annotated[str, typer.Argument(help="bash, zsh or fish.")],
-    words: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
-    as_json: AsJson = False,
-) -> None:
+@options.verb()
+@options.argument("shell", type=SHELL, help="bash, zsh or fish.")
+@options.as_json
+def completion(shell: str, as_json: bool) -> None:
     """Print the script that makes a shell complete verbs, options, their values, runs and steps.
 
     Now and here: `source <(cachetier completion bash)`, the same for zsh, and in fish
@@ -85,47 +90,48 @@ def completion(
 
     JSON: `shell`, `script`.
     """
-    if shell == WORDS:
-        for line in candidates(words or [""]):
-            echo(line)
-    elif shell in SCRIPTS and as_json:
-        print_json({"shell": shell, "script": SCRIPTS[shell]})
-    elif shell in SCRIPTS:
-        echo(*SCRIPTS[shell].split("\n"))
-    else:
-        from cachetier.nearest import nearest
-
-        meant = nearest(shell, SHELLS)
+    if shell not in SCRIPTS:
+        meant = nearest(shell, SCRIPTS)
         refuse(
             f"there is no completion for {shell!r}",
-            f"Did you mean {meant}?" if meant else f"Choose one of {', '.join(SHELLS)}.",
+            f"Did you mean {meant}?" if meant else f"Choose one of {', '.join(SCRIPTS)}.",
             as_json=as_json,
         )
+    if as_json:
+        print_json({"shell": shell, "script": SCRIPTS[shell]})
+    else:
+        echo(*SCRIPTS[shell].split("\n"))
+
+
+class _Completion(ShellComplete):
+    """What click runs for a script: the words are the arguments of the command."""
+
+    def source(self) -> str:
+        return self.source_template
+
+    def complete(self) -> str:
+        found = [visible(line) for line in candidates(sys.argv[1:])]
+        if not found:
+            sys.exit(0)  # click would print an empty line, which is a candidate
+        return "\n".join(found)
+
+
+def register() -> None:
+    """Have click complete by our scripts: they join the words that bash cuts at = and :."""
+    for shell, script in SCRIPTS.items():
+        add_completion_class(type(shell, (_Completion,), {"source_template": script}), shell)
 
 
 def candidates(words: Sequence[str]) -> Iterator[str]:
-    """Yield what ``words[-1]`` could become, each with a tab and what it is; or ``FILES``.
-
-    Silent, whatever is wrong with the words before it.
-    """
-    from typer._click import shell_completion
-    from typer.main import get_command
-
-    from cachetier.cli.app import app
-
+    """Yield what ``words[-1]`` could become, each with a tab and what it is; or ``FILES``."""
     *args, last = words
-    # An option that waits for its value is left out: typer reads no line that ends with one.
-    waits = bool(args) and args[-1].startswith("-") and "=" not in args[-1]
-    try:
-        ctx = shell_completion._resolve_context(
-            get_command(app), {}, "cachetier", args[:-1] if waits else args
-        )
-        found, incomplete = shell_completion._resolve_incomplete(ctx, args, last)
-    except (typer.TyperException, typer.Exit):
-        return
     option, sign, _ = last.partition("=")
     prefix = f"{option}=" if sign and option.startswith("--") else ""
-    for item in found.shell_complete(ctx, incomplete):
+    try:
+        found = ShellComplete(app, {}, "cachetier", COMPLETE).get_completions(args, last)
+    except UsageError:  # of a verb that there is not
+        return
+    for item in found:
         if item.type == "file":
             yield FILES
         else:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 from cachetier_client.identity.remote_url import oddity_of
 from cachetier_client.units import shown_size
 
-from cachetier.cli.output import USAGE, AsJson, complain, echo, print_json, reported
-from cachetier.cli.settings_options import Flags, taking_settings
+from cachetier.cli import options
+from cachetier.cli.output import USAGE, complain, echo, print_json, reported
 from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, sourced
 from cachetier.config.sources import DEFAULT
@@ -26,13 +26,12 @@ if TYPE_CHECKING:
     from cachetier.config.settings import Sourced
     from cachetier.errors import CachetierError
 
-Origin = Annotated[bool, typer.Option("--origin", help="Say who sets each of them.")]
 
-
-@taking_settings()
-def show(
-    flags: Flags, config: Path | None, origin: Origin = False, as_json: AsJson = False
-) -> None:
+@options.verb()
+@options.flag("--origin", help="Say who sets each of them.")
+@options.settings()
+@options.as_json
+def show(flags: dict[str, Any], config: Path | None, origin: bool, as_json: bool) -> None:
     """Show each setting as the service would read it now, in the form of a cachetier.toml.
 
     With --origin each says where it comes from: an option, a variable, a line of the file, or the
@@ -51,8 +50,10 @@ def show(
         echo(line)
 
 
-@taking_settings()
-def check(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
+@options.verb()
+@options.settings()
+@options.as_json
+def check(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
     """Say all that is wrong with the settings, each with its place; exit 2 if there is anything.
 
     Nothing is started, and no remote is asked: `cachetier doctor` does that.
@@ -68,12 +69,14 @@ def check(flags: Flags, config: Path | None, as_json: AsJson = False) -> None:
     for problem in found.problems:
         complain(problem.message, problem.hint)
     if found.problems:
-        raise typer.Exit(USAGE)
+        raise click.exceptions.Exit(USAGE)
     if not as_json:
         echo(f"The settings are well: {_summary(found)}.", *warnings)
 
 
-def schema(as_json: AsJson = False) -> None:  # noqa: ARG001  it is JSON anyway
+@options.verb()
+@options.as_json
+def schema(as_json: bool) -> None:  # noqa: ARG001  it is JSON anyway
     """Print the JSON schema of cachetier.toml, for editors and for checks elsewhere.
 
     JSON: a JSON schema (draft 2020-12).

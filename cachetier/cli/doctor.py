@@ -10,21 +10,13 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-from cachetier_client.units import parsed_size
+import click
 
-from cachetier.cli.output import (
-    FAILED,
-    AsJson,
-    echo,
-    ended_by_signal,
-    print_json,
-    read_option,
-    reported,
-)
-from cachetier.cli.settings_options import OF_REMOTE, Flags, taking_settings
+from cachetier.cli import options
+from cachetier.cli.output import FAILED, echo, ended_by_signal, print_json, reported
+from cachetier.cli.types import CHECK, SIZE
 from cachetier.config.settings import load
 
 if TYPE_CHECKING:
@@ -42,22 +34,28 @@ _NAME_CELLS = 12
 _LOOK_SECONDS = 3.0
 
 
-@taking_settings("cache_dir", *OF_REMOTE)
+@options.verb()
+@options.option(
+    "--only",
+    type=CHECK,
+    multiple=True,
+    help="Only this check, or group: disk, node, remote. Repeatable.",
+)
+@options.flag("--skip-remote", help="Leave the buckets alone.")
+@options.option(
+    "--checkpoint-size",
+    type=replace(SIZE, hint="Give a size such as '400 GB'."),
+    help="What this node saves at a time: '400 GB'.",
+)
+@options.settings("cache_dir", *options.OF_REMOTE)
+@options.as_json
 def doctor(
-    flags: Flags,
+    flags: dict[str, Any],
     config: Path | None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", help="Only this check, or group: disk, node, remote. Repeatable."),
-    ] = None,
-    skip_remote: Annotated[
-        bool, typer.Option("--skip-remote", help="Leave the buckets alone.")
-    ] = False,
-    checkpoint_size: Annotated[
-        str | None,
-        typer.Option("--checkpoint-size", help="What this node saves at a time: '400 GB'."),
-    ] = None,
-    as_json: AsJson = False,
+    only: tuple[str, ...],
+    skip_remote: bool,
+    checkpoint_size: int | None,
+    as_json: bool,
 ) -> None:
     """Check this node and its remotes: what was measured, and what to do where it is not fine.
 
@@ -70,15 +68,13 @@ def doctor(
     with reported(as_json), ended_by_signal():
         from cachetier.doctor.checks import checked_names, examine
 
-        names = checked_names(only or ())
-        hint, size_bytes = "Give a size such as '400 GB'.", None
-        if checkpoint_size is not None:
-            size_bytes = read_option("checkpoint-size", checkpoint_size, parsed_size, hint, as_json)
-        subject = _subject(load(flags, config=config), size_bytes, skip_remote=skip_remote)
+        names = checked_names(only)
+        settings = load(flags, config=config)
+        subject = _subject(settings, checkpoint_size, skip_remote=skip_remote)
         with closing(examine(subject, names)) as found:
             failed = _print_json(found) if as_json else _print(found)
     if failed:
-        raise typer.Exit(FAILED)
+        raise click.exceptions.Exit(FAILED)
 
 
 def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: bool) -> Subject:

@@ -1,18 +1,32 @@
-"""``cachetier fsck``: data files against the catalog against the remotes."""
+"""``cachetier fsck`` and ``gc``: what is wrong here, and what nobody needs any more."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 from cachetier_client.units import counted, shown_size
 
-from cachetier.cli.bars import HowFar, bytes_shown, line_shown
-from cachetier.cli.output import INTEGRITY, AsJson, echo, print_json, refuse, reported
-from cachetier.cli.settings_options import Flags, taking_settings
+from cachetier.cli import options
+from cachetier.cli.connection import reach
+from cachetier.cli.output import (
+    INTEGRITY,
+    HowFar,
+    bytes_shown,
+    console,
+    echo,
+    line_shown,
+    print_json,
+    refuse,
+    reported,
+    table,
+)
+from cachetier.cli.types import AGE, RUN
 from cachetier.config.settings import load
 from cachetier.local.files.permissions import keep_files_private
 
@@ -24,33 +38,37 @@ if TYPE_CHECKING:
     from cachetier.remote.mounted import MountBuckets
 
 LISTED = 20
+COLLECT_SECONDS = 300.0
+_TITLES = {
+    "incomplete_save": "incomplete",
+    "replaced_save": "replaced",
+    "set_aside_file": "set aside",
+    "unfinished_upload": "upload",
+}
 
 
-Repair = Annotated[
-    bool, typer.Option("--repair", help="Repair what can be; the service must be stopped.")
-]
-Data = Annotated[bool, typer.Option("--data", help="Read and check every byte on this node, too.")]
-Local = Annotated[bool, typer.Option("--local", help="Look at this node only, and ask no remote.")]
-Run = Annotated[str | None, typer.Option("--run", help="Only this run's shards.")]
-Adopt = Annotated[
-    bool, typer.Option("--adopt", help="Take files of lost+found back that no row accounts for.")
-]
-Rebuild = Annotated[
-    bool, typer.Option("--rebuild", help="Make a lost catalog anew from the data files.")
-]
+# --- fsck -----------------------------------------------------------------------------------------
 
 
-@taking_settings("cache_dir", "remote", "remote_endpoint")
+@options.verb()
+@options.flag("--repair", help="Repair what can be; the service must be stopped.")
+@options.flag("--data", help="Read and check every byte on this node, too.")
+@options.flag("--local", help="Look at this node only, and ask no remote.")
+@options.option("--run", type=RUN, help="Only this run's shards.")
+@options.flag("--adopt", help="Take files of lost+found back that no row accounts for.")
+@options.flag("--rebuild", help="Make a lost catalog anew from the data files.")
+@options.settings("cache_dir", "remote", "remote_endpoint")
+@options.as_json
 def fsck(
-    flags: Flags,
+    flags: dict[str, Any],
     config: Path | None,
-    repair: Repair = False,
-    data: Data = False,
-    local: Local = False,
-    run: Run = None,
-    adopt: Adopt = False,
-    rebuild: Rebuild = False,
-    as_json: AsJson = False,
+    repair: bool,
+    data: bool,
+    local: bool,
+    run: str | None,
+    adopt: bool,
+    rebuild: bool,
+    as_json: bool,
 ) -> None:
     """Check data files against the catalog against the remotes; exit 5 if a problem remains.
 
@@ -79,9 +97,9 @@ def fsck(
         _show_outcomes(report)
         echo(_summary(report, options.changes))
     if report.remaining():
-        raise typer.Exit(INTEGRITY)
+        raise click.exceptions.Exit(INTEGRITY)
     if report.unanswered:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _checked(settings: Settings, options: FsckOptions, local: bool, as_json: bool) -> FsckReport:
@@ -139,8 +157,6 @@ def _remotes(settings: Settings) -> list[Remote]:
 
 def _mounts(settings: Settings) -> MountBuckets:
     """Open the buckets of the mounts when they are asked first."""
-    from dataclasses import replace
-
     from cachetier.config.remotes import remote_settings
     from cachetier.remote.bucket import Bucket
     from cachetier.remote.factory import client_of, open_remote
@@ -157,16 +173,11 @@ def _mounts(settings: Settings) -> MountBuckets:
 
 
 def _capacity_bytes(settings: Settings) -> int:
-    import os
-
     try:
         status = os.statvfs(settings.cache_dir)
     except FileNotFoundError:
         return 0
     return settings.capacity_bytes(status.f_blocks * status.f_frsize)
-
-
-# --- how it looks --------------------------------------------------------------------------------
 
 
 def _show_found(report: FsckReport) -> None:
@@ -213,3 +224,81 @@ def _next_move(report: FsckReport) -> str:
     if report.unreadable:
         return f"read docs/recovery.md; then, if need be, {stop}run it again with --rebuild."
     return f"{stop}run it again with --repair."
+
+
+# --- gc -------------------------------------------------------------------------------------------
+
+
+@options.verb()
+@options.flag("--yes", "-y", help="Remove it; else only say it.")
+@options.option("--older-than", type=AGE, default="1d", help="Leave what is younger: 12h, 7d, 0.")
+@options.service
+def gc(yes: bool, older_than: float, url: str | None, as_json: bool) -> None:
+    """Say what nobody needs any more, and with --yes remove it.
+
+    That is: saves that will never be whole while a newer step is published, saves that another
+    save of their step replaced, files in lost+found that the catalog can account for, and multipart
+    uploads of saves that have ended. Never what is pinned, and nothing that a step can be restored
+    from. What other nodes may still complete is left, and said to be. Exit 1 if a remote did not
+    answer: what is there stays.
+
+    JSON: `dry_run`, `found`, `size_bytes`, `objects`, `rubbish` (the first 1000: `kind`, `what`,
+    `why`, `run`, `step`, `save_id`, `remote`, `shards`, `size_bytes`, `objects`), `left` (the first
+    1000: `what`, `why`, `run`, `step`, `save_id`, `command`), `unanswered`.
+    """
+    with reported(as_json), reach(url, seconds=COLLECT_SECONDS) as client:
+        with line_shown(as_json, lambda: "looking, here and in S3, for what nobody needs"):
+            found = client.collect(
+                dry_run=not yes,
+                older_than_seconds=older_than,
+                timeout_seconds=COLLECT_SECONDS,
+            )
+        if as_json:
+            print_json(found)
+        else:
+            _show_collected(found)
+    if found["unanswered"]:
+        raise click.exceptions.Exit(1)
+
+
+def _show_collected(found: dict[str, Any]) -> None:
+    if found["found"]:
+        _show_rubbish(found)
+    elif found["unanswered"]:
+        echo("Not everything could be asked.")
+    else:
+        echo("There is nothing to collect.")
+    _show_left(found["left"])
+    for unanswered in found["unanswered"]:
+        echo(f"Not asked: {unanswered}. What is there was left.", err=True)
+
+
+def _show_left(left: list[dict[str, Any]]) -> None:
+    for each in left[:LISTED]:
+        echo(f"Left: {each['what']}: {each['why']}.")
+        if each["command"]:
+            echo(f"      If nobody will complete it: {each['command']}")
+    if len(left) > LISTED:
+        echo(f"... and {len(left) - LISTED} more that are left")
+
+
+def _show_rubbish(found: dict[str, Any]) -> None:
+    shown = table("~", "~what", "~why", "here", "objects")
+    for each in found["rubbish"][:LISTED]:
+        shown.add_row(
+            _TITLES.get(each["kind"], each["kind"]),
+            each["what"],
+            each["why"],
+            shown_size(each["size_bytes"]) if each["size_bytes"] else "-",
+            str(each["objects"]) if each["objects"] else "-",
+        )
+    console().print(shown)
+    if found["found"] > LISTED:
+        echo(f"... and {found['found'] - LISTED} more")
+    size = shown_size(found["size_bytes"])
+    count = counted(found["found"], "thing")
+    if found["dry_run"]:
+        echo(f"{count}, {size} on this node. Nothing was removed: add --yes.")
+    else:
+        later = "; the drain now deletes the objects" if found["objects"] else ""
+        echo(f"Removed {count}, {size} on this node{later}.")

@@ -7,6 +7,8 @@ import sys
 import traceback
 from types import TracebackType
 
+COMPLETE = "_CACHETIER_COMPLETE"  # click's variable: a shell asks what the last word could become
+
 
 def main() -> None:
     """Run the command; errors become a line, a hint and an exit code."""
@@ -14,6 +16,10 @@ def main() -> None:
     try:
         from cachetier.cli.app import app  # takes a moment, in which Ctrl-C may come already
 
+        if COMPLETE in os.environ:
+            from cachetier.cli.completion import register
+
+            register()
         app(prog_name="cachetier")
     except KeyboardInterrupt:
         sys.exit(130)

@@ -6,25 +6,25 @@ Exit codes are a stable interface: ``EXITS``.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import typer
+import click
 
 from cachetier.visible import visible
 
 if TYPE_CHECKING:
-    from cachetier_client import CachetierClientError, Client
+    from cachetier_client import CachetierClientError
     from rich.console import Console
+    from rich.progress import Progress, ProgressColumn
     from rich.table import Table
-
-Value = TypeVar("Value")
 
 FAILED, USAGE, NOT_DURABLE, UNREACHABLE, INTEGRITY, FULL = range(1, 7)
 EXITS = {
@@ -37,9 +37,8 @@ EXITS = {
     FULL: "full: no room before the deadline",
 }
 
-SPAN = "SPAN"  # the metavar of an option in seconds that takes 4m and 12h, too
+LOOK_SECONDS = 0.25  # between two looks at how far work is
 _UNWRAPPED_CELLS = 10_000  # of a pipe: a row is a line there, for grep and awk
-LOOK_SECONDS = 30.0  # what the client gives a call that only looks
 
 _EXIT_CODES = {
     "config": USAGE,
@@ -55,16 +54,6 @@ _EXIT_CODES = {
     "backpressure": FULL,
 }
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        envvar="CACHETIER_URL",
-        help="unix:///path/to/cachetier.sock or http://host:port.",
-    ),
-]
-
 
 def exit_code_of(code: str) -> int:
     """Return the exit code for an error's stable code."""
@@ -79,8 +68,6 @@ def reported(as_json: bool) -> Iterator[None]:
     try:
         yield
     except CachetierClientError as error:
-        from cachetier.cli.waiting import system_message_of
-
         ids = {"run": error.run, "step": error.step, "rank": error.rank, "name": error.name}
         because = system_message_of(error)
         adds = because and because not in error.message
@@ -94,7 +81,18 @@ def reported(as_json: bool) -> Iterator[None]:
         known = of_system(error)
         _fail(as_json, known.code, known.message, known.hint)
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise click.exceptions.Exit(130) from None
+
+
+def system_message_of(error: BaseException) -> str | None:
+    """Return in words what the system said below an error of the client; None if it was nothing."""
+    cause = error.__cause__
+    if getattr(error, "code", "") == "unavailable":
+        if isinstance(cause, FileNotFoundError):
+            return "no such socket"
+        if isinstance(cause, ConnectionRefusedError):
+            return "nobody listens there"
+    return cause.strerror if isinstance(cause, OSError) else None
 
 
 def of_system(error: OSError) -> CachetierClientError:
@@ -113,16 +111,6 @@ def refuse(message: str, hint: str, *, as_json: bool = False) -> NoReturn:
     _fail(as_json, "invalid_request", message, hint)
 
 
-def read_option(
-    option: str, text: str, read: Callable[[str], Value], hint: str, as_json: bool
-) -> Value:
-    """Return what an option says, as ``read`` reads it; end with a usage error if it cannot."""
-    try:
-        return read(text)
-    except ValueError as error:
-        refuse(f"--{option}: {error}", hint, as_json=as_json)
-
-
 def _in_options(hint: str) -> str:
     """Return what the library says to its callers as this command's: arguments are options here."""
     hint = hint.replace("Raise timeout_seconds", "Give it more time")
@@ -139,13 +127,13 @@ def _fail(as_json: bool, code: str, message: str, hint: str, **ids: str | int | 
     complain(f"{message.rstrip('.')} ({where})" if where else message, hint)
     if as_json:
         print_json({"error": {"code": code, "message": message, "hint": hint, **known}})
-    raise typer.Exit(exit_code_of(code))
+    raise click.exceptions.Exit(exit_code_of(code))
 
 
 def echo(*lines: object, err: bool = False, nl: bool = True, **style: Any) -> None:
     """Write lines, whoever wrote them: what steers terminals, or breaks a line, only shows."""
     shown = "\n".join(visible(str(line)).replace("\n", "\\n") for line in lines)
-    typer.echo(typer.style(shown, **style) if style else shown, err=err, nl=nl)
+    click.echo(click.style(shown, **style) if style else shown, err=err, nl=nl)
 
 
 def complain(message: str, hint: str) -> None:
@@ -156,42 +144,10 @@ def complain(message: str, hint: str) -> None:
     echo(f"Error: {text}{'' if text.endswith('?') else '.'}", f"Next: {hint}", err=True)
 
 
-@contextmanager
-def reach(
-    url: str | None, *, patient: bool = False, seconds: float | None = LOOK_SECONDS
-) -> Iterator[Client]:
-    """Yield a client that never goes past its service: only this process could seal that again.
-
-    Args:
-        url: Default: the environment's.
-        patient: While there is no service, repeat until the call's deadline, for verbs that move
-            bytes; others say so at once. ``CACHETIER_FALLBACK`` (wait, fail) decides for all.
-        seconds: How long a call of the verb may take, to be named where it waits for a service
-            that does not answer; None: nothing is said.
-    """
-    from cachetier_client import Client
-
-    from cachetier.cli.waiting import announced_wait
-
-    chosen = os.environ.get("CACHETIER_FALLBACK") or "s3"
-    if chosen not in ("wait", "fail", "s3"):
-        raise ValueError(f"CACHETIER_FALLBACK={chosen!r} is none of 's3', 'wait' and 'fail'")
-    if chosen != "s3":  # which is for ranks
-        patient = chosen == "wait"
-    # One verb puts and another seals: what this process leaves unsealed is no news.
-    logging.getLogger("cachetier_client.calls.unsealed").setLevel(logging.ERROR)
-    with Client(url, fallback="wait" if patient else "fail") as client:
-        if seconds is None:
-            yield client
-            return
-        with announced_wait(client.url, seconds, repeats=patient):
-            yield client
-
-
 def print_json(value: Any, *, one_line: bool = False) -> None:
     """Print a document: for a person who looks on more lines than one."""
     indent = 2 if sys.stdout.isatty() and not one_line else None
-    typer.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))
+    click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))
 
 
 def show(as_json: bool, document: dict[str, Any], text: str) -> None:
@@ -253,3 +209,135 @@ def ended_by_signal() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def past_proxies(host: str) -> dict[str, str]:
+    """Return the variables that have requests to ``host`` go past proxies, if there are any."""
+    from urllib.request import getproxies, proxy_bypass
+
+    if not getproxies().keys() & {"http", "https"} or proxy_bypass(host):
+        return {}
+    hosts = ",".join(filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), host)))
+    return {"NO_PROXY": hosts, "no_proxy": hosts}
+
+
+# --- how far long work is -------------------------------------------------------------------------
+#
+# Bars and lines are shown on standard error, and only on a terminal. The work is not asked to
+# report: a thread looks four times a second at what it counts anyway, so it is as fast as without.
+
+
+def is_seen(as_json: bool) -> bool:
+    """Return whether somebody would see a bar."""
+    return not as_json and sys.stderr.isatty()
+
+
+def progress(as_json: bool) -> Progress | None:
+    """Return a bar for bytes, with their rate and what is left, or None where nobody sees it."""
+    if not is_seen(as_json):
+        return None
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    return _shown(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+
+
+class HowFar(NamedTuple):
+    """How far work is: ``what`` it is at, and how many bytes are ``done``, of how many if known."""
+
+    what: str
+    done: int
+    total: int | None
+
+
+@contextmanager
+def bytes_shown(as_json: bool, how_far: Callable[[], HowFar]) -> Iterator[None]:
+    """Show a bar while work goes on, as far as it is."""
+    bar = progress(as_json)
+    if bar is None:
+        yield
+        return
+
+    def look() -> None:
+        at = how_far()
+        bar.update(task, description=at.what, completed=at.done, total=at.total)
+
+    with bar:
+        task = bar.add_task("", total=None)
+        with _looking(look):
+            yield
+
+
+class StepLine:
+    """The line of work that reports its steps: ``verb``, and the step that it is at."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb = verb
+        self.text = verb
+
+    def step(self, what: str) -> None:
+        self.text = f"{self._verb} {what}"
+
+
+@contextmanager
+def line_shown(as_json: bool, line: Callable[[], str]) -> Iterator[None]:
+    """Show a line, and for how long it has been, while work goes on that has no end to measure."""
+    if not is_seen(as_json):
+        yield
+        return
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with _shown(*columns) as bar:
+        task = bar.add_task("", total=None)
+        with _looking(lambda: bar.update(task, description=line())):
+            yield
+
+
+def written_bytes(dest: str) -> int:
+    """Return how many bytes lie in what an export makes beside ``dest`` before it is in place."""
+    target = Path(dest).absolute()
+    found = 0
+    for folder in target.parent.glob(f".{target.name[:64]}.*"):
+        for path in folder.rglob("*"):
+            try:
+                found += 512 * path.stat().st_blocks
+            except FileNotFoundError:  # it is in place now
+                continue
+    return found
+
+
+def _shown(*columns: ProgressColumn) -> Progress:
+    from rich.progress import Progress
+
+    return Progress(*columns, console=console(err=True), transient=True)
+
+
+@contextmanager
+def _looking(look: Callable[[], object]) -> Iterator[None]:
+    """Call ``look`` now and then, on a thread of its own."""
+    over = threading.Event()
+
+    def go_on() -> None:
+        while not over.wait(LOOK_SECONDS):
+            look()
+
+    look()
+    thread = threading.Thread(target=go_on, name="bar", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import typer
 from cachetier_client.units import shown_size
 
-from cachetier.cli.bars import progress
-from cachetier.cli.output import (
-    SPAN,
-    AsJson,
-    Url,
-    echo,
-    print_json,
-    reach,
-    refuse,
-    reported,
-    show,
-)
-from cachetier.nearest import nearest
+from cachetier.cli import options
+from cachetier.cli.connection import reach
+from cachetier.cli.output import echo, print_json, progress, refuse, reported, show
+from cachetier.cli.types import ELEMENT_SIZE, FILE, LEVEL, RANGE, RANGE_HINT
 
 if TYPE_CHECKING:
     from cachetier_client import Client, Receipt
 
-LevelName = Literal["local", "replicated", "durable"]
-
-LEVELS: tuple[str, ...] = get_args(LevelName)
 PIECE_BYTES = 4 << 20
-DEFAULT_SAVE_ID = "cli"
-_RANGE = re.compile(r"(\d*)-(\d*)", re.ASCII)
-_RANGE_HINT = "Give FIRST-LAST, both included and counted from 0; FIRST-; or -COUNT."
 _STANDARD_INPUT = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _SAFE = {
     "local": "safe on this node",
@@ -46,54 +29,40 @@ _SAFE = {
     "durable": "safe in S3",
 }
 
-Run = Annotated[
-    str, typer.Option("--run", envvar="CACHETIER_RUN", help="The training run.", show_envvar=True)
-]
-Step = Annotated[int, typer.Option("--step", help="The training step.")]
-Name = Annotated[str, typer.Option("--name", help="The shard's name in the step.")]
-SaveId = Annotated[
-    str,
-    typer.Option("--save-id", envvar="CACHETIER_SAVE_ID", help="Equal for all shards of a save."),
-]
-Rank = Annotated[int | None, typer.Option("--rank", help="Default: the environment's.")]
-WorldSize = Annotated[int | None, typer.Option("--world-size", help="Default: the environment's.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a step that is published.")]
 
-
-def chosen_level(word: str, option: str, as_json: bool) -> LevelName:
-    """Return ``word`` if it is a level; else end with the nearest that is one."""
-    if word not in LEVELS:
-        meant = nearest(word, LEVELS)
-        hint = f"Did you mean {meant}?" if meant else "Choose one of them."
-        known = f"{', '.join(LEVELS[:-1])} and {LEVELS[-1]}"
-        refuse(f"--{option} {word!r} is none of {known}", hint, as_json=as_json)
-    return cast("LevelName", word)
-
-
+@options.verb()
+@options.argument("file", type=FILE, help="What to put; - for standard input.")
+@options.run
+@options.step
+@options.name
+@options.rank
+@options.world_size
+@options.save_id
+@options.overwrite
+@options.flag("--seal", help="Then seal the rank's part: the step is complete.")
+@options.option(
+    "--element-size", type=ELEMENT_SIZE, help="Bytes of one value: 2, 4 or 8; helps compression."
+)
+@options.option(
+    "--ack", type=LEVEL, default="local", help="local; or wait for replicated, durable."
+)
+@options.timeout("60s")
+@options.service
 def put(
-    file: Annotated[str, typer.Argument(help="What to put; - for standard input.")],
-    run: Run,
-    step: Step,
-    name: Name,
-    rank: Rank = None,
-    world_size: WorldSize = None,
-    save_id: SaveId = DEFAULT_SAVE_ID,
-    overwrite: Overwrite = False,
-    seal: Annotated[
-        bool, typer.Option("--seal", help="Then seal the rank's part: the step is complete.")
-    ] = False,
-    element_size: Annotated[
-        int | None,
-        typer.Option("--element-size", help="Bytes of one value: 2, 4 or 8; helps compression."),
-    ] = None,
-    ack: Annotated[
-        str, typer.Option("--ack", help="local; or wait for replicated, durable.")
-    ] = "local",
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar=SPAN, min=0.0, help="For each call.")
-    ] = 60.0,
-    url: Url = None,
-    as_json: AsJson = False,
+    file: str,
+    run: str,
+    step: int,
+    name: str,
+    rank: int | None,
+    world_size: int | None,
+    save_id: str,
+    overwrite: bool,
+    seal: bool,
+    element_size: int | None,
+    ack: str,
+    timeout: float,
+    url: str | None,
+    as_json: bool,
 ) -> None:
     """Put a file, or standard input, as one shard; return once it is safe on the node.
 
@@ -112,9 +81,9 @@ def put(
     if sys.stdin is None and file in _STANDARD_INPUT:
         refuse("standard input is closed", "Name a file, or redirect one.", as_json=as_json)
     with reported(as_json), reach(url, patient=True, seconds=timeout) as client:
-        level = chosen_level(ack, "ack", as_json)
-        options = {**part, "ack": level, "element_size": element_size}
-        receipt = _put(client, file, {"run": run, "step": step, "name": name}, options, as_json)
+        ids = {"run": run, "step": step, "name": name}
+        given = {**part, "ack": ack, "element_size": element_size}
+        receipt = _put(client, file, ids, given, as_json)
         sealed = client.seal(run, step, **part) if seal else ()
         what = f"{shown_size(receipt.size_bytes)}, {receipt.digest}"
         text = f"{run}/{step}/{name}: {what}, {_SAFE[receipt.level]}"
@@ -122,13 +91,13 @@ def put(
 
 
 def _put(
-    client: Client, file: str, ids: dict[str, Any], options: dict[str, Any], as_json: bool
+    client: Client, file: str, ids: dict[str, Any], given: dict[str, Any], as_json: bool
 ) -> Receipt:
     """Stream what has no length, or somebody watching; leave a plain file to the fast path."""
     bar = progress(as_json)
     if file != "-" and bar is None:
-        return client.put_shard(Path(file), **ids, **options)
-    with _opened(file) as source, client.open_shard(**ids, mode="wb", **options) as writer:
+        return client.put_shard(Path(file), **ids, **given)
+    with _opened(file) as source, client.open_shard(**ids, mode="wb", **given) as writer:
         about = os.fstat(source.fileno()) if file != "-" else None
         total = about.st_size if about and stat.S_ISREG(about.st_mode) else None
         for piece in _pieces(source, bar, f"put {ids['name']}", total):
@@ -137,20 +106,28 @@ def _put(
     return writer.receipt
 
 
+@options.verb()
+@options.run
+@options.step
+@options.name
+@options.argument("file", type=FILE, default="-", help="Where to; - for standard output.")
+@options.option(
+    "--range",
+    "part",
+    type=RANGE,
+    help="Only bytes FIRST-LAST, from FIRST- on, or the -COUNT last.",
+)
+@options.timeout("5min")
+@options.service
 def get(
-    run: Run,
-    step: Step,
-    name: Name,
-    file: Annotated[str, typer.Argument(help="Where to; - for standard output.")] = "-",
-    part: Annotated[
-        str | None,
-        typer.Option("--range", help="Only bytes FIRST-LAST, from FIRST- on, or the -COUNT last."),
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar=SPAN, min=0.0, help="For each call.")
-    ] = 300.0,
-    url: Url = None,
-    as_json: AsJson = False,
+    run: str,
+    step: int,
+    name: str,
+    file: str,
+    part: tuple[int | None, int | None] | None,
+    timeout: float,
+    url: str | None,
+    as_json: bool,
 ) -> None:
     """Get one shard, verified, from the nearest copy.
 
@@ -164,7 +141,6 @@ def get(
         refuse("--json and the shard cannot share standard output", "Name a file.", as_json=True)
     if file == "-" and sys.stdout.isatty():
         refuse("a shard is binary, and standard output is a terminal", "Name a file, or redirect.")
-    _check_span(part, as_json)
     _check_target(file, name, as_json)
     with reported(as_json), reach(url, patient=True, seconds=timeout) as client:
         with (
@@ -188,11 +164,6 @@ def get(
             echo(f"{file}: {shown_size(end - start)}{of_whole}, {digest}")
 
 
-def _check_span(part: str | None, as_json: bool) -> None:
-    if part is not None and not (part.strip("-") and _RANGE.fullmatch(part)):
-        refuse(f"--range {part!r} is no range of bytes", _RANGE_HINT, as_json=as_json)
-
-
 def _check_target(file: str, name: str, as_json: bool) -> None:
     """Refuse what no file can be written to, before anything is fetched."""
     target = Path(file)
@@ -203,26 +174,23 @@ def _check_target(file: str, name: str, as_json: bool) -> None:
         refuse(f"there is no directory {target.parent}", "Make it first.", as_json=as_json)
 
 
-def _span(part: str | None, size_bytes: int) -> tuple[int, int]:
+def _span(part: tuple[int | None, int | None] | None, size_bytes: int) -> tuple[int, int]:
     """Return the bytes that ``--range`` names: from the first up to and without the second.
 
     Raises:
         InvalidRequestError: It names none of the shard's.
     """
-    if part is None:
-        return 0, size_bytes
-    match = _RANGE.fullmatch(part)
-    first, last = match.groups() if match is not None else ("", "")
-    if first:
-        start, end = int(first), min(int(last) + 1, size_bytes) if last else size_bytes
+    first, last = part or (0, None)
+    if first is None:
+        start, end = max(0, size_bytes - (last or 0)), size_bytes
     else:
-        start, end = max(0, size_bytes - int(last or 0)), size_bytes
-    if start >= end:
+        start, end = first, size_bytes if last is None else min(last + 1, size_bytes)
+    if part is not None and start >= end:
         from cachetier_client import InvalidRequestError
 
+        named = "-".join("" if each is None else str(each) for each in part)
         raise InvalidRequestError(
-            f"--range {part} names no byte of a shard of {size_bytes} bytes",
-            hint=_RANGE_HINT,
+            f"--range {named} names no byte of a shard of {size_bytes} bytes", hint=RANGE_HINT
         )
     return start, end
 

@@ -1,4 +1,7 @@
-"""Verbs about runs and whole steps: list, seal, wait, flush, delete."""
+"""Verbs about runs and whole steps: list, seal, wait, flush, explain, pin, delete; and of a node.
+
+``leave`` and ``forget`` are about the steps of a node that goes, or has gone.
+"""
 
 from __future__ import annotations
 
@@ -8,69 +11,62 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
-from cachetier.cli.bars import progress
+from cachetier.cli import options
+from cachetier.cli.connection import not_durable_if_answering, reach
 from cachetier.cli.output import (
-    SPAN,
-    AsJson,
-    Url,
     console,
     echo,
     print_json,
-    reach,
+    progress,
     refuse,
     reported,
     show,
     table,
 )
-from cachetier.cli.shards import (
-    DEFAULT_SAVE_ID,
-    Overwrite,
-    Rank,
-    SaveId,
-    WorldSize,
-    chosen_level,
-)
+from cachetier.cli.types import NAME, RUN, STEP
 from cachetier.nearest import nearest
 from cachetier.visible import on_one_line, visible
 
 if TYPE_CHECKING:
-    from cachetier_client import Client, ShardInfo, StepInfo
-    from cachetier_client.results import Level as LevelName
-    from cachetier_client.results import ObjectListed
+    from cachetier_client import Client, PinInfo, ShardInfo, StepInfo
+    from cachetier_client.results import Level, ObjectListed, UnflushedStep
     from rich.table import Table
+
+    from cachetier.status.explain import Explanation
 
 SLICE_SECONDS = 1.0
 NOTHING_PENDING = {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
 SEAL_SECONDS = 60.0
 
-RunArgument = Annotated[str, typer.Argument(help="The training run.")]
-StepArgument = Annotated[int, typer.Argument(help="The training step.")]
-Level = Annotated[str, typer.Option("--level", help="local, replicated or durable.")]
-Timeout = Annotated[float, typer.Option("--timeout", metavar=SPAN, min=0.0, help="Until when.")]
+_deadline = partial(options.duration, "--deadline", help="The most to wait: 240, 4m.")
 
 
+@options.verb()
+@options.argument(
+    "run",
+    type=RUN,
+    required=False,
+    help="List its steps; of s3:MOUNT or s3:MOUNT/PREFIX the objects.",
+)
+@options.argument("step", type=STEP, required=False, help="List its shards.")
+@options.level(None, "Only steps that are local, replicated, or durable.")
+@options.flag(
+    "--all", "-a", "everything", help="With what lies under other paths, and in all runs."
+)
+@options.service
 def ls(
-    run: Annotated[
-        str | None,
-        typer.Argument(help="List its steps; of s3:MOUNT or s3:MOUNT/PREFIX the objects."),
-    ] = None,
-    step: Annotated[int | None, typer.Argument(help="List its shards.")] = None,
-    level: Annotated[
-        str | None,
-        typer.Option("--level", help="Only steps that are local, replicated, or durable."),
-    ] = None,
-    everything: Annotated[
-        bool,
-        typer.Option("--all", "-a", help="With what lies under other paths, and in all runs."),
-    ] = False,
-    url: Url = None,
-    as_json: AsJson = False,
+    run: str | None,
+    step: int | None,
+    level: Level | None,
+    everything: bool,
+    url: str | None,
+    as_json: bool,
 ) -> None:
     """List the runs, the steps of a run, or the shards of a step; or the objects of a mount.
 
@@ -84,22 +80,23 @@ def ls(
         with reported(as_json), reach(url) as client:
             _show_objects(list(client.objects(mount, prefix)), run, as_json)
         return
-    wanted = None if level is None else chosen_level(level, "level", as_json)
     with reported(as_json), reach(url) as client:
         if everything and step is None:
-            _show_all(client, run, wanted, as_json)
+            _show_all(client, run, level, as_json)
         elif run is None:
             _show_runs(client.runs(), client.mounts(), as_json)
         elif step is None:
-            more = client.steps_elsewhere(run) if wanted is None else 0
-            _show_steps(run, client.steps(run, wanted), wanted, as_json, more)
+            more = client.steps_elsewhere(run) if level is None else 0
+            _show_steps(run, client.steps(run, level), level, as_json, more)
         else:
             _show_step(client.step(run, step), as_json)
 
 
-def latest(
-    run: RunArgument, level: Level = "durable", url: Url = None, as_json: AsJson = False
-) -> None:
+@options.verb()
+@options.run_argument
+@options.level("durable")
+@options.service
+def latest(run: str, level: Level, url: str | None, as_json: bool) -> None:
     """Print the newest step that can be restored; exit 1 when there is none.
 
     With --level local: one that this node has whole. Standard error names a newer one, if this
@@ -107,9 +104,8 @@ def latest(
 
     JSON: `step`, or null; `newer_local`, the number of that newer one, or null.
     """
-    wanted = chosen_level(level, "level", as_json)
     with reported(as_json), reach(url) as client:
-        found = client.latest(run, wanted)
+        found = client.latest(run, level)
         newer = found.newer_local if found is not None else _newest_here(client, run)
         if as_json:
             step = None if found is None else _step_json(found)
@@ -117,18 +113,25 @@ def latest(
         else:
             _show_latest(run, level, found, newer)
     if found is None:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
+@options.verb()
+@options.run_and_step
+@options.rank
+@options.world_size
+@options.save_id
+@options.overwrite
+@options.service
 def seal(
-    run: RunArgument,
-    step: StepArgument,
-    rank: Rank = None,
-    world_size: WorldSize = None,
-    save_id: SaveId = DEFAULT_SAVE_ID,
-    overwrite: Overwrite = False,
-    url: Url = None,
-    as_json: AsJson = False,
+    run: str,
+    step: int,
+    rank: int | None,
+    world_size: int | None,
+    save_id: str,
+    overwrite: bool,
+    url: str | None,
+    as_json: bool,
 ) -> None:
     """Say that a rank has put all its shards of a step.
 
@@ -149,14 +152,20 @@ def seal(
         show(as_json, {"sealed_ranks": list(sealed)}, text)
 
 
+@options.verb()
+@options.run_and_step
+@options.option("--name", type=NAME, help="Only this shard.")
+@options.level("durable")
+@options.timeout("60s", "Until when.")
+@options.service
 def wait(
-    run: RunArgument,
-    step: StepArgument,
-    name: Annotated[str | None, typer.Option("--name", help="Only this shard.")] = None,
-    level: Level = "durable",
-    timeout: Timeout = 60.0,
-    url: Url = None,
-    as_json: AsJson = False,
+    run: str,
+    step: int,
+    name: str | None,
+    level: Level,
+    timeout: float,
+    url: str | None,
+    as_json: bool,
 ) -> None:
     """Wait until a step, or one shard, has reached a level; exit 3 when it does not in time.
 
@@ -164,23 +173,20 @@ def wait(
 
     JSON: `level`, `age_seconds` since its save began.
     """
-    wanted = chosen_level(level, "level", as_json)
     with _reach_until(timeout, url, as_json) as client:
-        reached = client.wait(run, step, wanted, timeout, name=name)
+        reached = client.wait(run, step, level, timeout, name=name)
         age = shown_span(reached.age_seconds)
         text = f"{run}/{step}: {reached.level}, {age} after its save began"
         show(as_json, asdict(reached), text)
 
 
+@options.verb()
+@options.option("--run", type=RUN, help="Only this run.")
+@options.option("--step", type=STEP, help="Only this step of it.")
+@_deadline(default="60s")
+@options.service
 def flush(
-    run: Annotated[str | None, typer.Option("--run", help="Only this run.")] = None,
-    step: Annotated[int | None, typer.Option("--step", help="Only this step of it.")] = None,
-    deadline: Annotated[
-        float,
-        typer.Option("--deadline", metavar=SPAN, min=0.0, help="The most to wait: 240, 4m."),
-    ] = 60.0,
-    url: Url = None,
-    as_json: AsJson = False,
+    run: str | None, step: int | None, deadline: float, url: str | None, as_json: bool
 ) -> None:
     """Drain first what is asked for, and wait until it is durable; exit 3 when it is not in time.
 
@@ -196,17 +202,11 @@ def flush(
         show(as_json, NOTHING_PENDING, _flushed(client, run, step))
 
 
-def leave(
-    deadline: Annotated[
-        float,
-        typer.Option("--deadline", metavar=SPAN, min=0.0, help="The most to wait: 240, 4m."),
-    ] = 240.0,
-    stay: Annotated[
-        bool, typer.Option("--stay", help="The node does not go: have it take puts again.")
-    ] = False,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
+@options.verb()
+@_deadline(default="4min")
+@options.flag("--stay", help="The node does not go: have it take puts again.")
+@options.service
+def leave(deadline: float, stay: bool, url: str | None, as_json: bool) -> None:
     """Take no more puts, and flush, before the node goes; exit 3 when not all is durable in time.
 
     The node is left, and drains on, when the time is over too. It takes puts again after --stay, or
@@ -260,8 +260,6 @@ def _in_slices(
 @contextmanager
 def _reach_until(seconds: float, url: str | None, as_json: bool) -> Iterator[Client]:
     """Yield a client for a verb that waits for bytes to be safe, whose time may be over."""
-    from cachetier.cli.waiting import not_durable_if_answering
-
     client = reach(url, patient=True, seconds=seconds)
     with reported(as_json), not_durable_if_answering(url), client as reached:
         yield reached
@@ -300,13 +298,11 @@ def _dirty_bytes(client: Client, ends_at: float) -> int:
     return int(client.status(timeout_seconds=left)["dirty_bytes"])
 
 
-def delete(
-    run: RunArgument,
-    step: StepArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
+@options.verb()
+@options.run_and_step
+@options.yes
+@options.service
+def delete(run: str, step: int, yes: bool, url: str | None, as_json: bool) -> None:
     """Delete a step: here at once, and in S3 as soon as the drain gets to it.
 
     Objects between its own that cachetier did not put there stay.
@@ -316,19 +312,18 @@ def delete(
     if not yes and not sys.stdin.isatty():
         refuse("deleting a step needs a yes", "Add --yes.", as_json=as_json)
     if not yes:
-        typer.confirm(visible(f"Delete step {step} of {run}, here and in S3?"), abort=True)
+        click.confirm(visible(f"Delete step {step} of {run}, here and in S3?"), abort=True)
     with reported(as_json), reach(url) as client:
         deleted = client.delete_step(run, step)
         text = f"{run}/{step}: deleted; shards that were here: {deleted}"
         show(as_json, {"deleted_shards": deleted}, text)
 
 
-def forget(
-    node: Annotated[str, typer.Argument(help="Its host name, or the id of its cache directory.")],
-    run: Annotated[str | None, typer.Argument(help="Only this run.")] = None,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
+@options.verb()
+@options.argument("node", help="Its host name, or the id of its cache directory.")
+@options.argument("run", type=RUN, required=False, help="Only this run.")
+@options.service
+def forget(node: str, run: str | None, url: str | None, as_json: bool) -> None:
     """Give up the steps that a node holds which will not return, so that jobs start without them.
 
     A node that is alive says again within minutes what it holds.
@@ -340,6 +335,85 @@ def forget(
         lines = [f"{each.run}/{each.step}: given up, with save {each.save_id}" for each in steps]
         document = {"forgotten": [asdict(each) for each in steps]}
         show(as_json, document, "\n".join(lines) or f"{node} is forgotten; it held no step.")
+
+
+@options.verb()
+@options.run_and_step
+@options.service
+def explain(run: str, step: int, url: str | None, as_json: bool) -> None:
+    """Say where a step stands, what it waits for, and what to do; exit 1 if nobody knows it.
+
+    JSON: `run`, `step`, `state`, `waits_for` (empty, or `ranks`, `remote`, `window`, `order`,
+    `drain`, `nodes`, `publication` or `person`), `sentences`, and `next_move`, which may be empty.
+    """
+    with reported(as_json), reach(url) as client:
+        found = _explained(client, run, step)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        echo(*found.sentences)
+        if found.next_move:
+            echo(f"Next: {found.next_move}")
+    if found.state == "unknown":
+        raise click.exceptions.Exit(1)
+
+
+def _explained(client: Client, run: str, step: int) -> Explanation:
+    from cachetier_client import CachetierClientError, NotFoundError
+
+    from cachetier.status import explain as rules
+
+    try:
+        found = client.step(run, step)
+    except NotFoundError:
+        known = {each.step for level in (None, "replicated") for each in client.steps(run, level)}
+        elsewhere: list[UnflushedStep] = []
+        with suppress(CachetierClientError):  # the bucket is away, or an older service answers
+            elsewhere = client.unflushed(run)
+        return rules.explain_unknown(run, step, known, elsewhere)
+    return rules.explain(found, client.status(), time.time())
+
+
+@options.verb()
+@options.argument("run", type=RUN, required=False, help="The training run.")
+@options.argument("step", type=STEP, required=False, help="The training step.")
+@options.flag("--list", "list_", help="List the pinned steps.")
+@options.service
+def pin(run: str | None, step: int | None, list_: bool, url: str | None, as_json: bool) -> None:
+    """Keep a step on this node: it is not evicted, not trimmed and not deleted until `unpin`.
+
+    A pin keeps what is here; what has left the node already stays in S3 until somebody reads it.
+
+    JSON: `pin`, or with --list `pins`: `run`, `step`, `pinned_at`, `shards`, `local_shards`,
+    `size_bytes`, `local_bytes`.
+    """
+    if list_ and run is not None:
+        refuse("--list takes no step", "Leave out RUN and STEP.", as_json=as_json)
+    if not list_ and (run is None or step is None):
+        refuse(
+            "`cachetier pin` needs RUN and STEP",
+            "Give it: cachetier pin RUN STEP; --list lists what is pinned.",
+            as_json=as_json,
+        )
+    with reported(as_json), reach(url) as client:
+        if run is None or step is None:
+            _show_pins(client.pins(), as_json)
+        else:
+            _show_pin(client.pin(run, step), as_json)
+
+
+@options.verb()
+@options.run_and_step
+@options.service
+def unpin(run: str, step: int, url: str | None, as_json: bool) -> None:
+    """Let a pinned step go again, as room and `keep_local` want.
+
+    JSON: `was_pinned`.
+    """
+    with reported(as_json), reach(url) as client:
+        was_pinned = client.unpin(run, step)
+        text = f"{run}/{step}: {'unpinned' if was_pinned else 'was not pinned'}"
+        show(as_json, {"was_pinned": was_pinned}, text)
 
 
 # --- how they look -------------------------------------------------------------------------------
@@ -379,7 +453,7 @@ def _show_objects(found: list[ObjectListed], of: str, as_json: bool) -> None:
     console().print(shown)
 
 
-def _show_all(client: Client, run: str | None, level: LevelName | None, as_json: bool) -> None:
+def _show_all(client: Client, run: str | None, level: Level | None, as_json: bool) -> None:
     """Show the steps and branches of a run, or of all, by path; and say what nobody committed."""
     runs = run_names(client.runs()) if run is None else [run]
     found: list[StepInfo] = []
@@ -509,3 +583,36 @@ def _step_json(step: StepInfo) -> dict[str, Any]:
         described["shards"] = step.shard_count
     del described["shard_count"], described["newer_local"]
     return described
+
+
+def _show_pin(pinned: PinInfo, as_json: bool) -> None:
+    if as_json:
+        print_json({"pin": asdict(pinned)})
+        return
+    here = f"{shown_size(pinned.local_bytes)} stay on this node"
+    echo(f"{pinned.run}/{pinned.step}: pinned, {here}")
+    gone = pinned.shards - pinned.local_shards
+    if gone:
+        what = "1 shard is" if gone == 1 else f"{gone} shards are"
+        bring = f"cachetier restore {pinned.run} {pinned.step}"
+        echo(f"{what} only in S3: `{bring}` brings them, to stay.", err=True)
+
+
+def _show_pins(pins: list[PinInfo], as_json: bool) -> None:
+    if as_json:
+        print_json({"pins": [asdict(pinned) for pinned in pins]})
+        return
+    if not pins:
+        echo("Nothing is pinned on this node.", err=True)
+        return
+    shown = table("~run", "step", "shards here", "bytes here", "of", "pinned for")
+    for each in pins:
+        shown.add_row(
+            each.run,
+            str(each.step),
+            f"{each.local_shards}/{each.shards}",
+            shown_size(each.local_bytes),
+            shown_size(each.size_bytes),
+            shown_span(max(0.0, time.time() - each.pinned_at)),
+        )
+    console().print(shown)

@@ -1,62 +1,94 @@
-"""``cachetier export`` and ``cachetier import``: steps out of cachetier, and others' into it."""
+"""Whole steps, moved: exported, imported, brought back here, read and checked, and adopted.
+
+``watch`` takes the checkpoints of trainers that only write files, as they end.
+"""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import typer
+import click
 from cachetier_client.units import counted, shown_size
 
-from cachetier.cli.bars import HowFar, bytes_shown, written_bytes
+from cachetier.cli import options
+from cachetier.cli.connection import reach
 from cachetier.cli.output import (
-    SPAN,
-    AsJson,
-    Url,
+    FAILED,
+    INTEGRITY,
+    HowFar,
+    bytes_shown,
+    complain,
     echo,
     ended_by_signal,
     print_json,
-    reach,
+    progress,
     refuse,
     reported,
     show,
+    written_bytes,
 )
-from cachetier.cli.shards import Overwrite, Run
-from cachetier.cli.steps import RunArgument, StepArgument
+from cachetier.cli.types import FILE, PATH, RANKS, STEP, one_of
 from cachetier.parsers import remote_of
 
 if TYPE_CHECKING:
-    from cachetier_client import Client
+    from cachetier_client import Client, Receipt, ShardInfo
+    from cachetier_client.adopt.trainer_folder import TrainerFolder
+    from cachetier_client.adopt.watcher import Outcome
+    from cachetier_client.results import StillComing
     from cachetier_client.step_files import SourceFile
 
     from cachetier.remote.base import ObjectStore
 
-Timeout = Annotated[float, typer.Option(metavar=SPAN, min=0.0, help="For each call.")]
-FORMATS = ("dcp", "safetensors", "torch", "files")
-_NEEDS_TORCH = "Install the client's extra `torch` here, as docs/install.md says"
 Export: TypeAlias = "Callable[[Client, str, int, str, float], list[str]]"
+
+SLICE_SECONDS = 1.0
+SHARDS_AT_ONCE = 4
+_NEEDS_TORCH = "Install the client's extra `torch` here, as docs/install.md says"
 _SOURCE_HINT = (
     "Correct the address of the source, or --remote-endpoint; credentials are those of the AWS "
     "configuration here. Nothing was saved."
 )
 _NOWHERE = "/nonexistent"  # `cache_dir` must be set, and is not looked at
 
+_newest_or_step = options.argument(
+    "step", type=STEP, required=False, help="Default: the newest that is durable."
+)
 
+
+# --- out ------------------------------------------------------------------------------------------
+
+
+@options.verb()
+@options.run_and_step
+@options.argument("dest", type=FILE, help="What to make: a folder, of torch a file.")
+@options.option(
+    "--to",
+    type=one_of("FORMAT", "dcp", "safetensors", "torch", "files"),
+    required=True,
+    help="dcp, safetensors, torch or files.",
+)
+@options.flag("--trusted", help="Let objects of the step run code as they are read.")
+@options.timeout("5min")
+@options.service
 def export(
-    run: RunArgument,
-    step: StepArgument,
-    dest: Annotated[str, typer.Argument(help="What to make: a folder, of torch a file.")],
-    to: Annotated[str, typer.Option("--to", help="dcp, safetensors, torch or files.")],
-    trusted: Annotated[
-        bool, typer.Option("--trusted", help="Let objects of the step run code as they are read.")
-    ] = False,
-    timeout: Timeout = 300.0,
-    url: Url = None,
-    as_json: AsJson = False,
+    run: str,
+    step: int,
+    dest: str,
+    to: str,
+    trusted: bool,
+    timeout: float,
+    url: str | None,
+    as_json: bool,
 ) -> None:
     """Write a step as others read it, verified, in bounded memory; DEST appears whole or not.
 
@@ -66,8 +98,6 @@ def export(
 
     JSON: `format`, `path`, `names` (of tensors and objects, or of files), `size_bytes`.
     """
-    if to not in FORMATS:
-        refuse(f"--to {to!r} is none of {', '.join(FORMATS)}", "Choose one.", as_json=as_json)
     with reported(as_json), ended_by_signal(), reach(url, seconds=timeout) as client:
         export = _export_of(to, trusted, as_json)
         total = cache(partial(_size_of, client, run, step))
@@ -124,19 +154,26 @@ def _size_of(client: Client, run: str, step: int) -> int | None:
         return None
 
 
+# --- in -------------------------------------------------------------------------------------------
+
+
+@options.verb("import")
+@options.argument("source", type=FILE, help="A folder, a file, or s3://bucket/prefix.")
+@options.run
+@options.option("--step", type=STEP, help="Default: as SOURCE's name says: step-1000.")
+@options.overwrite
+@options.option("--remote-endpoint", help="Of s3://: default as of the service.")
+@options.timeout("5min")
+@options.service
 def import_(
-    source: Annotated[str, typer.Argument(help="A folder, a file, or s3://bucket/prefix.")],
-    run: Run,
-    step: Annotated[
-        int | None, typer.Option("--step", help="Default: as SOURCE's name says: step-1000.")
-    ] = None,
-    overwrite: Overwrite = False,
-    remote_endpoint: Annotated[
-        str | None, typer.Option("--remote-endpoint", help="Of s3://: default as of the service.")
-    ] = None,
-    timeout: Timeout = 300.0,
-    url: Url = None,
-    as_json: AsJson = False,
+    source: str,
+    run: str,
+    step: int | None,
+    overwrite: bool,
+    remote_endpoint: str | None,
+    timeout: float,
+    url: str | None,
+    as_json: bool,
 ) -> None:
     """Save files of others as a step: each becomes a shard of its name, safe on the node.
 
@@ -185,9 +222,6 @@ def _check(files: list[SourceFile]) -> None:
         folder = file.name.removesuffix(".metadata")
         sizes = {each.name.removeprefix(folder): each.size_bytes for each in files}
         metadata.check_files(metadata.load(b"".join(file.pieces())), sizes)
-
-
-# --- objects of a bucket -------------------------------------------------------------------------
 
 
 def _objects_of(source: str, endpoint: str | None) -> list[SourceFile]:
@@ -247,3 +281,283 @@ def _read(store: ObjectStore, key: str, etag: str, size_bytes: int) -> Iterator[
     after = store.head(key)
     if after is None or after.etag != etag:
         raise IntegrityError(f"{key} changed while it was read", hint="Import it once it is done.")
+
+
+# --- back -----------------------------------------------------------------------------------------
+
+
+@options.verb()
+@options.run_argument
+@_newest_or_step
+@options.option("--to", type=FILE, help="A folder to make, of one file for each shard.")
+@options.option("--ranks", type=RANKS, help="Only what these put: 0-7, or 0,8. Default: all.")
+@options.timeout("1h", "For all of it.")
+@options.service
+def restore(
+    run: str,
+    step: int | None,
+    to: str | None,
+    ranks: list[int] | None,
+    timeout: float,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Bring a step back to this node, so that jobs that start here read it from this disk.
+
+    What is here already stays, the rest comes from the nearest remote, verified. It goes on after
+    the command ends; exit 4 when not all of it is here in time. With --to it is written to files
+    instead, each of the name of its shard.
+
+    JSON: `run`, `step`, `brought_shards`, `brought_bytes`; with --to `path` and `names`.
+    """
+    if to is not None and ranks:
+        refuse("--ranks goes with no --to", "Leave out one of them.", as_json=as_json)
+    with reported(as_json), reach(url, patient=True, seconds=timeout) as client:
+        chosen = _newest(client, run) if step is None else step
+        if to is not None:
+            _write(client, run, chosen, to, timeout, as_json)
+        else:
+            _bring(client, run, chosen, ranks or [], timeout, as_json)
+
+
+@options.verb()
+@options.run_argument
+@_newest_or_step
+@options.timeout("1h", "For all of it.")
+@options.service
+def verify(run: str, step: int | None, timeout: float, url: str | None, as_json: bool) -> None:
+    """Read a step as a restore would, from the nearest copies, and check every byte; keep nothing.
+
+    Exit 5 when a shard has no good copy: each is named.
+
+    JSON: `run`, `step`, `shards`, `size_bytes`, `local_shards` (what was read on this node), `bad`:
+    list of `name`, `rank`, `message`.
+    """
+    with reported(as_json), reach(url, seconds=timeout) as client:
+        from cachetier_client.step_files import whole_step
+
+        step = _newest(client, run) if step is None else step
+        found = whole_step(client, run, step, timeout_seconds=timeout)
+        bad = _bad_shards(client, run, step, found.shards, timeout, as_json)
+        here = sum(shard.state in ("clean", "dirty") for shard in found.shards)
+        size_bytes = sum(shard.size_bytes for shard in found.shards)
+        what = {"run": run, "step": step, "shards": len(found.shards), "size_bytes": size_bytes}
+        where = f"{here} on this node, {len(found.shards) - here} in S3"
+        text = f"{run}/{step}: {counted(len(found.shards), 'shard')}, {shown_size(size_bytes)}"
+        verdict = f"{counted(len(bad), 'shard')} without a good copy" if bad else "all are good"
+        document = {**what, "local_shards": here, "bad": bad}
+        show(as_json, document, f"{text} ({where}): {verdict}")
+    if bad:
+        if not as_json:
+            for each in bad:
+                echo(f"{each['name']} (rank {each['rank']}): {each['message']}", err=True)
+            echo("Next: Restore another step; `cachetier fsck` looks at all of them.", err=True)
+        raise click.exceptions.Exit(INTEGRITY)
+
+
+def _newest(client: Client, run: str) -> int:
+    from cachetier_client import NotFoundError
+
+    found = client.latest(run)
+    if found is None:
+        raise NotFoundError(
+            f"no step of {run} is durable", hint=f"See what there is: cachetier ls {run}"
+        )
+    return found.step
+
+
+def _write(client: Client, run: str, step: int, to: str, timeout: float, as_json: bool) -> None:
+    from cachetier_client.step_files import export_files, placed
+
+    with placed(to) as folder:
+        names = export_files(client, run, step, folder, timeout_seconds=timeout)
+    document = {"run": run, "step": step, "path": to, "names": names}
+    show(as_json, document, f"{run}/{step}: {counted(len(names), 'file')} in {to}, verified")
+
+
+def _bring(
+    client: Client, run: str, step: int, ranks: list[int], timeout: float, as_json: bool
+) -> None:
+    ends_at = time.monotonic() + timeout
+    coming = client.restore_step(run, step, ranks=ranks, timeout_seconds=0.0)
+    bar, left = progress(as_json), coming
+    if bar is None:
+        left = _rest(client, run, step, ranks, timeout) if coming.shards else coming
+    else:
+        with bar:
+            task = bar.add_task(f"restore {run}/{step}", total=coming.size_bytes)
+            while left.shards and (seconds := ends_at - time.monotonic()) > 0:
+                left = _rest(client, run, step, ranks, min(SLICE_SECONDS, seconds))
+                bar.update(task, completed=coming.size_bytes - left.size_bytes)
+    brought = coming.shards - left.shards, coming.size_bytes - left.size_bytes
+    if left.shards:
+        from cachetier_client import DeadlineError
+
+        still = f"{counted(left.shards, 'shard')}, {shown_size(left.size_bytes)}"
+        raise DeadlineError(
+            f"{still} of {run}/{step} are still to come after {timeout:g} s",
+            hint="It goes on: call it again to wait for the rest.",
+        )
+    document = {"run": run, "step": step, "brought_shards": brought[0], "brought_bytes": brought[1]}
+    came = f"{counted(brought[0], 'shard')}, {shown_size(brought[1])} came back"
+    show(as_json, document, f"{run}/{step}: {came if brought[0] else 'all was here already'}")
+
+
+def _rest(client: Client, run: str, step: int, ranks: list[int], seconds: float) -> StillComing:
+    return client.restore_step(run, step, ranks=ranks, timeout_seconds=seconds)
+
+
+def _bad_shards(
+    client: Client,
+    run: str,
+    step: int,
+    shards: tuple[ShardInfo, ...],
+    timeout: float,
+    as_json: bool,
+) -> list[dict[str, object]]:
+    """Read all shards, a few at a time; return those without a good copy."""
+    from cachetier_client import IntegrityError, NotFoundError
+
+    total, done = sum(shard.size_bytes for shard in shards), 0
+
+    def checked(shard: ShardInfo) -> str | None:
+        nonlocal done
+        try:
+            client.check_shard(run, step, shard.name, timeout_seconds=timeout)
+        except (IntegrityError, NotFoundError) as error:
+            return error.message
+        finally:
+            done += shard.size_bytes
+        return None
+
+    with (
+        bytes_shown(as_json, lambda: HowFar(f"verify {run}/{step}", done, total)),
+        ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="verify") as threads,
+    ):
+        messages = list(threads.map(checked, shards))
+    return [
+        {"name": shard.name, "rank": shard.rank, "message": message}
+        for shard, message in zip(shards, messages, strict=True)
+        if message is not None
+    ]
+
+
+# --- as trainers write them -----------------------------------------------------------------------
+
+
+@options.verb()
+@options.argument("folder", type=PATH, help="The folder that the trainer writes to.")
+@options.run
+@options.rank
+@options.world_size
+@options.option(
+    "--save-id",
+    envvar="CACHETIER_SAVE_ID",
+    help="With more than one watcher: equal for all, new for every start of the job.",
+)
+@options.option(
+    "--marker", multiple=True, help="The file that ends a save, as a pattern; may be repeated."
+)
+@options.option("--step-name", help="How steps are called, such as `round-{step}`.")
+@options.duration(
+    "--quiet-commits", "A step has ended, too, when nothing happened to it for so long."
+)
+@options.flag("--once", help="Take what has ended by now, and leave.")
+@options.service
+def watch(
+    folder: Path,
+    run: str,
+    rank: int | None,
+    world_size: int | None,
+    save_id: str | None,
+    marker: tuple[str, ...],
+    step_name: str | None,
+    quiet_commits: float | None,
+    once: bool,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Take each step that a trainer writes as files, as soon as it has ended; until Ctrl-C.
+
+    One watcher for each node whose files are its own, and for a shared folder one in all: --rank
+    and --world-size count watchers. What is stored already is not sent again. Nothing in the folder
+    is deleted or written to, but for a hidden one of links. Exit 1: a step could not be taken.
+
+    JSON: a line for each step: `path`, `step`, `receipts`, `trouble`, `hint`, `failed`.
+    """
+    if not folder.is_dir():
+        hint = "Name the one that the trainer writes to, or make it."
+        refuse(f"there is no folder {folder}", hint, as_json=as_json)
+    _check_place(rank, world_size, as_json)
+    ids = {"run": run, "rank": rank, "world_size": world_size, "save_id": save_id}
+    with reported(as_json), ended_by_signal():
+        from cachetier.drain.priority.apply import step_aside
+
+        found = _trainer_folder(folder, step_name, marker)
+        courtesy = step_aside()
+        with reach(url, patient=True) as client:
+            took = ", ".join(f"{what} {how}" for what, how in courtesy.items() if how is not None)
+            echo(f"Watching {found.root} for run {run}; {took}.", err=True)
+            failed = _watched(found, client, ids, quiet_commits, once, as_json)
+    if failed:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _watched(
+    folder: TrainerFolder,
+    client: Client,
+    ids: dict[str, Any],
+    quiet_commits: float | None,
+    once: bool,
+    as_json: bool,
+) -> bool:
+    """Watch until the end; return whether a step that had ended is not stored."""
+    from cachetier_client.adopt.watcher import Watcher
+
+    failed = threading.Event()
+
+    def adopt(source: str, step: int, origin: str) -> list[Receipt]:
+        return client.adopt(source, step=step, origin=origin, **ids)
+
+    def tell(outcome: Outcome) -> None:
+        if outcome.failed:
+            failed.set()
+        _tell(outcome, as_json)
+
+    Watcher(folder, adopt, tell, quiet_commits=quiet_commits).run(once=once)
+    return failed.is_set()
+
+
+def _trainer_folder(folder: Path, step_name: str | None, markers: tuple[str, ...]) -> TrainerFolder:
+    from cachetier_client.adopt.rules import SaveRules
+    from cachetier_client.adopt.trainer_folder import TrainerFolder
+    from cachetier_client.identity.step_names import StepName
+
+    form = StepName(step_name) if step_name else None
+    return TrainerFolder(os.path.abspath(folder), SaveRules(form, markers))
+
+
+def _check_place(rank: int | None, world_size: int | None, as_json: bool) -> None:
+    """Refuse to guess that nobody else watches: two that do would save each step in turns."""
+    from cachetier_client.identity.ranks import place_of
+
+    if place_of(os.environ).origin == "alone" and (rank is None or world_size is None):
+        refuse(
+            "nothing says how many watchers there are",
+            "Pass --rank 0 --world-size 1 for the only one; else start them with srun, one a node, "
+            "or give each its --rank.",
+            as_json=as_json,
+        )
+
+
+def _tell(outcome: Outcome, as_json: bool) -> None:
+    where = outcome.path + ("" if outcome.step is None else f" (step {outcome.step})")
+    if outcome.trouble:
+        complain(f"{where}: {outcome.trouble}", outcome.hint)
+    if as_json:
+        print_json(asdict(outcome), one_line=True)
+    elif outcome.receipts:
+        size = shown_size(sum(receipt.size_bytes for receipt in outcome.receipts))
+        files = counted(len(outcome.receipts), "file")
+        echo(f"{where}: {files}, {size}, safe on this node")
+    sys.stdout.flush()

@@ -17,7 +17,7 @@ from typing import Any
 
 import apsw
 from cachetier_client.identity import names
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from benchmarks import processes
 from benchmarks.node import Node, node

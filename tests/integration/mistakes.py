@@ -176,7 +176,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("flush --step 7", "--step needs --run", "Name the run"),
     ("flush train 7", "does not take 'train'", "cachetier flush [OPTIONS]"),
     ("delete train 7", "needs a yes", "--yes"),
-    ("export train 7 /x", "needs --to", "--to TO"),
+    ("export train 7 /x", "needs --to", "--to FORMAT"),
     ("export train 7 /x --to zip", "--to 'zip'|safetensors", "Choose one"),
     ("import /nowhere --run train", "no step is in the name of /nowhere", "--step STEP"),
     ("gc --older-than soon", "--older-than: 'soon'|'30min', '12h' or '7d'", "12h"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client import Client
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cachetier.cli.app import app
 from cachetier.testing.s3_endpoint import S3Endpoint

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cachetier_client import Client
 from cachetier_client.clock import SystemClock
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cachetier.cli.app import app
 from cachetier.config.remotes import remote_settings

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cachetier.access.principals import OWNER
 from cachetier.cli.app import app

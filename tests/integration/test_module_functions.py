@@ -6,7 +6,7 @@ import json
 
 import cachetier_client
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cachetier.cli.app import app
 from tests.integration.test_unix_door import Door, door

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client.io.digests import digest_of
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from cachetier.cli.app import app
 from tests.integration.serving import Served

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cachetier_client import Client
 from cachetier_client.errors import IntegrityError
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cachetier.cli.app import app
 from cachetier.testing.moto_server import moto_server

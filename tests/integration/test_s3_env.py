@@ -11,7 +11,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from botocore.session import Session
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from cachetier.cli.app import app
 from tests.integration.serving import Served, serving

@@ -10,7 +10,7 @@ import pytest
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.clock import SystemClock
 from cachetier_client.io.digests import digest_of
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from cachetier.cli.app import app
 from cachetier.errors import RemoteRefusedError

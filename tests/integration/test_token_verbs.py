@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from cachetier.cli.app import app
 from tests.integration.serving import Served, serving

@@ -200,7 +200,7 @@ def test_a_collector_that_is_away_holds_nothing_up(
 _OFF = """
 import sys
 from pathlib import Path
-import cachetier.service, cachetier.cli.serve
+import cachetier.service, cachetier.cli.node
 from cachetier.telemetry.tracing import open_tracing
 open_tracing(False, "store", Path("."))()
 found = [name for name in sys.modules

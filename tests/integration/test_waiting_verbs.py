@@ -12,7 +12,7 @@ from typing import Any, Self
 import pytest
 from cachetier_client import Client, DeadlineError, ServiceUnavailableError
 
-from cachetier.cli import steps, waiting
+from cachetier.cli import connection, steps
 from tests.integration.serving import serving
 from tests.integration.test_cli import STEP, Outcome, run
 
@@ -20,8 +20,8 @@ from tests.integration.test_cli import STEP, Outcome, run
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Say after a moment what is otherwise said after seconds."""
-    monkeypatch.setattr(waiting, "SOON_SECONDS", 0.02)
-    monkeypatch.setattr(waiting, "SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "SOON_SECONDS", 0.02)
+    monkeypatch.setattr(connection, "SILENCE_SECONDS", 0.05)
 
 
 def said(outcome: Outcome) -> list[str]:
@@ -74,7 +74,7 @@ def hanging() -> Iterator[str]:
 
 
 def test_a_service_that_hangs_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.05)
     with hanging() as url:
         outcome = run(None, "wait", "r", "1", "--timeout", "5", "--url", url)
     assert outcome.code == 4
@@ -90,7 +90,7 @@ def test_a_verb_that_does_not_wait_says_only_its_error(tmp_path: Path) -> None:
 def test_nothing_is_said_of_waiting_where_the_verb_fails_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "SOON_SECONDS", 30.0)
+    monkeypatch.setattr(connection, "SOON_SECONDS", 30.0)
     url = f"unix://{tmp_path}/none"
     outcome = run(None, "put", f"{tmp_path}/x", *STEP, "--name", "x", "--url", url)
     assert outcome.code == 2

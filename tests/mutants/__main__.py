@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import typer
+import click
 
 from tests.mutants import line_map
 from tests.mutants.line_map import LineMap, batches
@@ -117,7 +117,7 @@ class Run:
             self.repeated.append((before, now))
             self.results[number] = kept(before, now, accept=self._accept)
             write(self.results)
-            typer.echo(f"{len(self.repeated):4} {now.outcome:9} {_named(now)}  {now.by}")
+            click.echo(f"{len(self.repeated):4} {now.outcome:9} {_named(now)}  {now.by}")
 
     def forget_false_kills(self, *, known: bool) -> None:
         """Take back what killers said that fail without a mutant, too; `known` ones or the new."""
@@ -130,7 +130,7 @@ class Run:
             worker.close()
         for number, result in enumerate(self.results):
             if result.outcome == KILLED and result.by in false:
-                typer.echo(f"fails without a mutant: {result.by}")
+                click.echo(f"fails without a mutant: {result.by}")
                 self.results[number] = Result(result.site, result.change)
         write(self.results)
 
@@ -162,14 +162,14 @@ def _report(run: Run) -> int:
     """Say what came of it; 1 if a smaller share was killed than was written down."""
     for before, now in run.repeated:
         if before.outcome == KILLED and now.outcome != KILLED:
-            typer.echo(f"no longer killed ({now.outcome}): {_named(before)}, by {before.by}")
+            click.echo(f"no longer killed ({now.outcome}): {_named(before)}, by {before.by}")
     counted = Counter(result.outcome for result in run.results)
-    typer.echo(", ".join(f"{count} {outcome}" for outcome, count in sorted(counted.items())))
+    click.echo(", ".join(f"{count} {outcome}" for outcome, count in sorted(counted.items())))
     written = [before for before, _ in run.repeated if before.outcome != NOT_RUN]
     known = [now for before, now in run.repeated if before.outcome != NOT_RUN]
     share, was = killed_share(known), killed_share(written)
-    typer.echo(f"killed {share:.1%} of those that were known, {was:.1%} written down")
-    typer.echo(f"killed {killed_share(run.results):.1%} of all that ran and can be noticed")
+    click.echo(f"killed {share:.1%} of those that were known, {was:.1%} written down")
+    click.echo(f"killed {killed_share(run.results):.1%} of all that ran and can be noticed")
     return 1 if share < was else 0
 
 
@@ -196,14 +196,14 @@ def main() -> int:
             line_map.gather(part, options.workers)
         return 0
     if not SAMPLE.exists():
-        typer.echo("there is no sample: draw one with --draw", err=True)
+        click.echo("there is no sample: draw one with --draw", err=True)
         return 2
     run = Run(read(), options)
     if options.killers:
         run.forget_false_kills(known=True)
         return 0
     if not run.lines:
-        typer.echo("There is no map of lines: only known killers run. ARGS=--map gathers one.")
+        click.echo("There is no map of lines: only known killers run. ARGS=--map gathers one.")
     run.over(_chosen(run.results, options), options.workers)
     run.forget_false_kills(known=False)
     return _report(run)

@@ -17,9 +17,9 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from tests.faults.slices import EVERYTHING, VARIABLE
 from tests.stores.servers import PROGRAMS, ROOT, STORES, libraries_of, program
@@ -101,17 +101,17 @@ def outcome_of(report: Path, short: Mapping[str, str]) -> dict[str, Any]:
     return {**ended, "causes": dict(causes), "names of failed": sorted(set(failed))}
 
 
-def main(
-    only: Annotated[str, typer.Option(help="One of the servers.")] = "",
-    part: Annotated[str, typer.Option(help=f"One of {', '.join(PARTS)}.")] = "",
-    workers: Annotated[str, typer.Option(help="Processes, each with a server.")] = "2",
-) -> None:
+@click.command()
+@click.option("--only", default="", help="One of the servers.")
+@click.option("--part", default="", help=f"One of {', '.join(PARTS)}.")
+@click.option("--workers", default="2", help="Processes, each with a server.")
+def main(only: str, part: str, workers: str) -> None:
     """Judge each server, or one, in all parts, or one."""
     if only not in ("", *STORES) or part not in ("", *PARTS):
-        raise typer.BadParameter(f"servers: {', '.join(STORES)}; parts: {', '.join(PARTS)}")
+        raise click.BadParameter(f"servers: {', '.join(STORES)}; parts: {', '.join(PARTS)}")
     failed = False
     for name in [only] if only else STORES:
-        typer.echo(f"==> {name}")
+        click.echo(f"==> {name}")
         row: dict[str, Any] = {"title": STORES[name].title, "settings": STORES[name].settings}
         try:
             install(name)
@@ -125,7 +125,7 @@ def main(
             failed |= bool(came["failed"])
             _keep(name, row, {each: came})
     if failed:
-        raise typer.Exit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _keep(name: str, row: dict[str, Any], parts: dict[str, Any]) -> None:
@@ -137,4 +137,4 @@ def _keep(name: str, row: dict[str, Any], parts: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

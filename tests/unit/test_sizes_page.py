@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client.units import shown_size, shown_span, shown_time
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cachetier.cli.app import app
 from cachetier.config.settings import load

@@ -29,7 +29,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import typer
+import click
 
 if TYPE_CHECKING:
     from cachetier_client import Client
@@ -163,10 +163,10 @@ def main() -> None:
         return
     for name, functions in passes_of(options.tree.resolve()).items():
         files = {path for path, _line, _function in functions}
-        typer.echo(f"{name:8} {len(files):4} files {len(functions):5} functions")
+        click.echo(f"{name:8} {len(files):4} files {len(functions):5} functions")
         if options.list:
             for path, line, function in sorted(functions):
-                typer.echo(f"    {path}:{line} {function}")
+                click.echo(f"    {path}:{line} {function}")
 
 
 if __name__ == "__main__":

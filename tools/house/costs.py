@@ -31,7 +31,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 from cachetier_client import Client
 
 if TYPE_CHECKING:
@@ -236,16 +236,16 @@ def main() -> None:
     options = parser.parse_args()
     found = measured()
     columns = (*COUNTS, "moved", "cpu")
-    typer.echo(f"{'':36}" + "".join(f"{column:>12}" for column in columns))
+    click.echo(f"{'':36}" + "".join(f"{column:>12}" for column in columns))
     for call, costs in found.items():
-        typer.echo(f"{call:36}" + "".join(f"{costs[column]:12g}" for column in columns))
+        click.echo(f"{call:36}" + "".join(f"{costs[column]:12g}" for column in columns))
     if options.write:
         KEPT.parent.mkdir(exist_ok=True)
         KEPT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         return
     kept: dict[str, Costs] = json.loads(KEPT.read_text(encoding="utf-8"))
     for line in (told := higher(found, kept)):
-        typer.echo(f"higher: {line}", err=True)
+        click.echo(f"higher: {line}", err=True)
     if told:
         sys.exit("what is meant is kept by: python -m tools.house.costs --write, with a word why")
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 
-import typer
+import click
 
 from tools.house import sizes
 from tools.house.sizes import ROOT
@@ -104,7 +104,7 @@ def _pages(tree: Path) -> Iterable[Path]:
 def main() -> None:
     allowed = limits()
     for name, count in counts().items():
-        typer.echo(f"{name:16} {count:7}  at most {allowed[name]}")
+        click.echo(f"{name:16} {count:7}  at most {allowed[name]}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import typer
+import click
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL_LINES = 60
@@ -112,19 +112,19 @@ def main() -> None:
     total = sum(by_package.values())
     client = sum(each.lines for each in modules.values() if each.name.startswith("cachetier_c"))
     testing = sum(each.lines for each in modules.values() if each.name.startswith(TESTING))
-    typer.echo(f"source lines   {total}: service {total - client}, client {client}")
-    typer.echo(f"               {total - testing} without {TESTING}")
+    click.echo(f"source lines   {total}: service {total - client}, client {client}")
+    click.echo(f"               {total - testing} without {TESTING}")
     if options.list:
         for package, lines in sorted(by_package.items()):
-            typer.echo(f"    {lines:6} {package}")
-    typer.echo(f"small modules  {len(small)} under {SMALL_LINES} lines with one importer")
+            click.echo(f"    {lines:6} {package}")
+    click.echo(f"small modules  {len(small)} under {SMALL_LINES} lines with one importer")
     if options.list:
         for name, importer in sorted(small.items()):
-            typer.echo(f"    {modules[name].lines:4} {name} <- {importer}")
-    typer.echo(f"shared names   {len(shared)} class names in two packages")
+            click.echo(f"    {modules[name].lines:4} {name} <- {importer}")
+    click.echo(f"shared names   {len(shared)} class names in two packages")
     if options.list:
         for name, where in shared.items():
-            typer.echo(f"    {name}: {', '.join(where)}")
+            click.echo(f"    {name}: {', '.join(where)}")
 
 
 if __name__ == "__main__":

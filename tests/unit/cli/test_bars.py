@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.cli import bars
+from cachetier.cli import output
 
 
 class Terminal(io.StringIO):
@@ -21,12 +21,12 @@ def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """Show what is written to standard error from here on; as a fixture, pytest would undo it."""
     shown = Terminal()
     monkeypatch.setattr(sys, "stderr", shown)
-    monkeypatch.setattr(bars, "LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(output, "LOOK_SECONDS", 0.001)
     monkeypatch.setenv("TERM", "xterm")
     return shown
 
 
-def never() -> bars.HowFar:
+def never() -> output.HowFar:
     raise AssertionError("nobody looks, so nobody asks")
 
 
@@ -36,11 +36,11 @@ def test_a_bar_shows_bytes_of_their_total_while_the_work_goes_on(
     terminal = on_terminal(monkeypatch)
     looked = threading.Event()
 
-    def how_far() -> bars.HowFar:
+    def how_far() -> output.HowFar:
         looked.set()
-        return bars.HowFar("export train/7", 3_000_000, 6_000_000)
+        return output.HowFar("export train/7", 3_000_000, 6_000_000)
 
-    with bars.bytes_shown(False, how_far):
+    with output.bytes_shown(False, how_far):
         assert looked.wait(60)
     assert "export train/7" in terminal.getvalue()
     assert "/6.0 MB" in terminal.getvalue()
@@ -48,14 +48,14 @@ def test_a_bar_shows_bytes_of_their_total_while_the_work_goes_on(
 
 def test_a_line_follows_the_steps_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_terminal(monkeypatch)
-    line, looked = bars.StepLine("measuring"), threading.Event()
+    line, looked = output.StepLine("measuring"), threading.Event()
 
     def text() -> str:
         if line.text != "measuring":
             looked.set()
         return line.text
 
-    with bars.line_shown(False, text):
+    with output.line_shown(False, text):
         line.step("round 1 of 3")
         assert looked.wait(60)
     assert "measuring round 1 of 3" in terminal.getvalue()
@@ -68,7 +68,7 @@ def test_nothing_is_shown_and_nothing_asked_where_nobody_would_see_it(
     shown = Terminal() if as_json else io.StringIO()
     monkeypatch.setattr(sys, "stderr", shown)
     before = threading.active_count()
-    with bars.bytes_shown(as_json, never), bars.line_shown(as_json, lambda: ""):
+    with output.bytes_shown(as_json, never), output.line_shown(as_json, lambda: ""):
         assert threading.active_count() == before
     assert shown.getvalue() == ""
 
@@ -77,16 +77,16 @@ def test_the_thread_ends_with_the_work_also_when_that_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     terminal = on_terminal(monkeypatch)
-    with pytest.raises(ValueError), bars.line_shown(False, lambda: "looking"):
+    with pytest.raises(ValueError), output.line_shown(False, lambda: "looking"):
         raise ValueError
     assert not [each for each in threading.enumerate() if each.name == "bar"]
     assert "\x1b[?25h" in terminal.getvalue()  # the cursor is back
 
 
 def test_what_an_export_has_written_is_counted_beside_its_place(tmp_path: Path) -> None:
-    assert bars.written_bytes(str(tmp_path / "out")) == 0
+    assert output.written_bytes(str(tmp_path / "out")) == 0
     folder = tmp_path / ".out.0a1b2c3d"
     folder.mkdir()
     (folder / "shard").write_bytes(bytes(100_000))
     (tmp_path / ".other.0a1b2c3d").mkdir()
-    assert 98_304 <= bars.written_bytes(str(tmp_path / "out")) < 120_000
+    assert 98_304 <= output.written_bytes(str(tmp_path / "out")) < 120_000

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from cachetier.cli import offers, output
+from cachetier.cli import connection, types
 from cachetier.cli.app import app, built
 from cachetier.cli.completion import candidates
-from cachetier.cli.offers import offered_for
+from cachetier.cli.types import Word, type_of_setting
 from cachetier.cli.verbs import GROUPS, VERBS
 from cachetier.config.settings import SETTINGS
 
@@ -42,7 +45,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> None:
         assert seconds is None  # it must not say that it waits
         yield FakeClient()
 
-    monkeypatch.setattr(output, "reach", reached)
+    monkeypatch.setattr(connection, "reach", reached)
 
 
 def offered(*words: str) -> list[str]:
@@ -68,7 +71,7 @@ def test_a_group_has_its_verbs() -> None:
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_option_of_every_verb_is_offered(verb: str) -> None:
     names = [name for each in built(verb).params for name in each.opts if name.startswith("-")]
-    assert set(offered(*verb.split(), "-")) == {*names, "--help"}
+    assert set(offered(*verb.split(), "-")) == {*names, "-h", "--help"}
 
 
 WHEN_FULL = [f"--when-full={word}" for word in ("wait", "write_through", "reject")]
@@ -117,9 +120,13 @@ def test_values_are_offered_where_they_are_known(words: list[str], wanted: list[
 
 
 def test_without_a_service_there_is_nothing_and_no_noise() -> None:
-    words = ["completion", "words", "--", "latest", "--url", "unix:///nobody", ""]
-    result = CliRunner().invoke(app, words)
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    ran = subprocess.run(
+        [sys.executable, "-m", "cachetier", "latest", "--url", "unix:///nobody", ""],
+        check=False,
+        capture_output=True,
+        env={**os.environ, "_CACHETIER_COMPLETE": "bash_complete"},
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
 
 
 def test_a_shell_that_there_is_not_is_answered_with_the_nearest() -> None:
@@ -129,15 +136,18 @@ def test_a_shell_that_there_is_not_is_answered_with_the_nearest() -> None:
 
 
 def test_every_setting_that_is_one_of_a_few_words_offers_them_with_its_default() -> None:
-    offered_of = {name: offered_for(name, {}) for name in SETTINGS}
+    kinds_of = {name: type_of_setting(name) for name in SETTINGS}
+    offered_of = {
+        name: kind.offers({}) if isinstance(kind, Word) else [] for name, kind in kinds_of.items()
+    }
     for name, setting in SETTINGS.items():
         kinds = (setting.kind.schema, *setting.kind.schema.get("anyOf", ()))
         words = {word for kind in kinds for word in kind.get("enum", ())}
-        offers = offered_of[name] or []
+        offers = offered_of[name]
         if words:
             assert {word for word, _ in offers} == words, name
             assert [told for _, told in offers].count("the default") == 1, name
-    assert {word for word, _ in offered_of["compression"] or []} >= {"off", "auto", "planes:3"}
+    assert {word for word, _ in offered_of["compression"]} >= {"off", "auto", "planes:3"}
 
 
 def test_the_replicas_of_a_settings_file_are_offered(tmp_path: Path) -> None:
@@ -162,7 +172,7 @@ def test_a_service_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monk
         ended.wait(50)
         yield FakeClient()
 
-    monkeypatch.setattr(output, "reach", stuck)
-    monkeypatch.setattr(offers, "SECONDS", 0.01)
+    monkeypatch.setattr(connection, "reach", stuck)
+    monkeypatch.setattr(types, "SECONDS", 0.01)
     assert offered("latest", "") == []
     ended.set()

@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cachetier.cli.app import app
 from cachetier.config.settings import SETTINGS, Settings, load

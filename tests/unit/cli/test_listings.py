@@ -9,7 +9,7 @@ import pytest
 from cachetier_client.results import PinInfo, StepInfo
 from rich.console import Console
 
-from cachetier.cli import pin, steps
+from cachetier.cli import steps
 
 RUN = "llama-3.1-405b-pretraining-phase-two-rerun"
 STEP = StepInfo(
@@ -34,8 +34,7 @@ STEP = StepInfo(
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     shown = io.StringIO()
-    for module in (steps, pin):
-        monkeypatch.setattr(module, "console", lambda: Console(file=shown, width=80))
+    monkeypatch.setattr(steps, "console", lambda: Console(file=shown, width=80))
     return shown
 
 
@@ -76,7 +75,7 @@ def test_a_pinned_run_can_be_read_whole(screen: io.StringIO) -> None:
         size_bytes=10**12,
         local_bytes=10**12,
     )
-    pin._show_pins([pinned], as_json=False)
+    steps._show_pins([pinned], as_json=False)
     first = "".join(line.split(" ")[0] for line in screen.getvalue().splitlines()[1:])
     assert first == RUN
 

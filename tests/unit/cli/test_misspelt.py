@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cachetier.cli.app import app, built
 from cachetier.cli.verbs import ALSO_CALLED, VERBS
@@ -119,7 +119,6 @@ def test_an_option_before_the_verb_is_put_in_its_place() -> None:
         (["get", *STEP, "--name", "x", "--range", "-", "out"], "--range '-' is no range"),
         (["get", *STEP, "--name", "a/x", "/tmp/"], "/tmp/ is a directory"),
         (["get", *STEP, "--name", "x", "/nowhere/x"], "There is no directory /nowhere"),
-        (["serve", "-h"], "`cachetier serve` has no option -h"),
         (["dev", "--log-level", "inof"], "`log_level` from --log-level: 'inof' is not"),
         (["dev", "--s3-port", "99999"], "--s3-port: '99999' is more than 65535"),
         (["ls", "--url", "/run/s"], "'/run/s' is no address of a service: did you mean 'unix:///"),

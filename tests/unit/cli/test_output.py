@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import click
 import pytest
-import typer
 from cachetier_client import (
     BackpressureError,
     CachetierClientError,
@@ -25,7 +25,7 @@ from cachetier_client import (
 from rich.console import Console
 
 from cachetier.cli.output import reported
-from cachetier.cli.status import rendered
+from cachetier.cli.screen import rendered
 from cachetier.errors import ConfigError, DirectoryInUseError, TransientError
 
 CODES = [
@@ -49,7 +49,7 @@ CODES = [
 
 @pytest.mark.parametrize(("error", "code"), CODES)
 def test_each_kind_of_error_has_its_exit_code(error: BaseException, code: int) -> None:
-    with pytest.raises(typer.Exit) as caught, reported(as_json=False):
+    with pytest.raises(click.exceptions.Exit) as caught, reported(as_json=False):
         raise error
     assert caught.value.exit_code == code
 
@@ -57,7 +57,7 @@ def test_each_kind_of_error_has_its_exit_code(error: BaseException, code: int) -
 def test_an_error_is_a_sentence_and_a_next_move(capsys: pytest.CaptureFixture[str]) -> None:
     error = NotFoundError("no such shard", hint="Look elsewhere.")
     error.locate("get_shard", run="r", step=3, name="a/b")
-    with pytest.raises(typer.Exit), reported(as_json=False):
+    with pytest.raises(click.exceptions.Exit), reported(as_json=False):
         raise error
     shown = capsys.readouterr()
     assert shown.out == ""
@@ -88,13 +88,13 @@ def test_an_error_is_a_sentence_and_a_next_move(capsys: pytest.CaptureFixture[st
 def test_what_the_library_advises_its_callers_is_said_in_options(
     error: CachetierClientError, hint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(typer.Exit), reported(as_json=False):
+    with pytest.raises(click.exceptions.Exit), reported(as_json=False):
         raise error
     assert capsys.readouterr().err.endswith(f"Next: {hint}\n")
 
 
 def test_what_the_system_said_is_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit), reported(as_json=False):
+    with pytest.raises(click.exceptions.Exit), reported(as_json=False):
         raise StagedIOError("cannot write") from OSError(28, "No space left on device")
     assert "Error: Cannot write: No space left on device.\n" in capsys.readouterr().err
 
@@ -102,13 +102,13 @@ def test_what_the_system_said_is_in_the_error(capsys: pytest.CaptureFixture[str]
 def test_an_error_that_begins_with_a_name_keeps_the_name(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with pytest.raises(typer.Exit), reported(as_json=False):
+    with pytest.raises(click.exceptions.Exit), reported(as_json=False):
         raise TransientError("head_bucket: nobody answers")
     assert capsys.readouterr().err.startswith("Error: head_bucket: nobody answers.\nNext: ")
 
 
 def test_with_json_an_error_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(typer.Exit), reported(as_json=True):
+    with pytest.raises(click.exceptions.Exit), reported(as_json=True):
         raise NotDurableError("not yet")
     described = json.loads(capsys.readouterr().out)["error"]
     assert (described["code"], described["message"]) == ("not_durable", "not yet")

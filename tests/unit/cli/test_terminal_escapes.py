@@ -14,17 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 from cachetier_client import NotFoundError, PinInfo, ShardInfo, StepInfo
 from cachetier_client.results import ObjectListed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachetier.cli import doctor, fsck, gc, output, pin, steps
+from cachetier.cli import doctor, fsck, output, steps
 from cachetier.cli.main import _tell_of_defect
-from cachetier.cli.screen import drawn
-from cachetier.cli.status import rendered
+from cachetier.cli.screen import drawn, rendered
 from cachetier.doctor.findings import warn
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport
 from cachetier.telemetry.log_format import formatter_for
@@ -42,7 +41,7 @@ def written(render: Callable[[], object]) -> str:
     """Return what a verb writes to either stream."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        with contextlib.suppress(typer.Exit):
+        with contextlib.suppress(click.exceptions.Exit):
             render()
     return out.getvalue()
 
@@ -137,9 +136,9 @@ RENDERINGS: dict[str, Callable[[str], object]] = {
     ),
     "ls RUN": lambda text: steps._show_steps(text, [a_step(text)], None, False),
     "ls RUN STEP": lambda text: steps._show_step(a_step(text), False),
-    "pin": lambda text: pin._show_pin(a_pin(text), False),
-    "pin --list": lambda text: pin._show_pins([a_pin(text)], False),
-    "gc": lambda text: gc._show(rubbish(text)),
+    "pin": lambda text: steps._show_pin(a_pin(text), False),
+    "pin --list": lambda text: steps._show_pins([a_pin(text)], False),
+    "gc": lambda text: fsck._show_collected(rubbish(text)),
     "fsck": lambda text: fsck._show_found(a_report(text)),
     "doctor": lambda text: doctor._print([(text, replace(warn(text, f"{text}."), remote=text))]),
     "the log": lambda text: a_log_line("console", text),
@@ -183,4 +182,4 @@ def test_nothing_but_the_one_place_writes_to_the_terminal() -> None:
             continue
         for each in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             called = ast.unparse(each.func) if isinstance(each, ast.Call) else ""
-            assert called not in ("typer.echo", "typer.secho", "print", "Console"), path.name
+            assert called not in ("click.echo", "click.secho", "print", "Console"), path.name

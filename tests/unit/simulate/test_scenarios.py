@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from cachetier.cli.app import app
 from cachetier.errors import InvalidRequestError

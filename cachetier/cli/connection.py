@@ -1,4 +1,4 @@
-"""A verb that waits for its service says so, once, instead of being silent until its time is over.
+"""The connection of a verb to its service, and what a verb says that has to wait for it.
 
 That a service is away is known to the call at once; that one hangs, or that an address leads
 nowhere, is not. So a second client looks now and then whether the service answers at all.
@@ -6,17 +6,53 @@ nowhere, is not. So a second client looks now and then whether the service answe
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
-from cachetier.cli.output import echo
+from cachetier.cli.output import echo, system_message_of
 
+if TYPE_CHECKING:
+    from cachetier_client import Client
+
+LOOK_SECONDS = 30.0  # what the client gives a call that only looks
 SOON_SECONDS = 0.3
 SILENCE_SECONDS = 2.0
 ANSWER_SECONDS = 2.0
 LONGEST_SILENCE_SECONDS = 30.0
+
+
+@contextmanager
+def reach(
+    url: str | None, *, patient: bool = False, seconds: float | None = LOOK_SECONDS
+) -> Iterator[Client]:
+    """Yield a client that never goes past its service: only this process could seal that again.
+
+    Args:
+        url: Default: the environment's.
+        patient: While there is no service, repeat until the call's deadline, for verbs that move
+            bytes; others say so at once. ``CACHETIER_FALLBACK`` (wait, fail) decides for all.
+        seconds: How long a call of the verb may take, to be named where it waits for a service
+            that does not answer; None: nothing is said.
+    """
+    from cachetier_client import Client
+
+    chosen = os.environ.get("CACHETIER_FALLBACK") or "s3"
+    if chosen not in ("wait", "fail", "s3"):
+        raise ValueError(f"CACHETIER_FALLBACK={chosen!r} is none of 's3', 'wait' and 'fail'")
+    if chosen != "s3":  # which is for ranks
+        patient = chosen == "wait"
+    # One verb puts and another seals: what this process leaves unsealed is no news.
+    logging.getLogger("cachetier_client.calls.unsealed").setLevel(logging.ERROR)
+    with Client(url, fallback="wait" if patient else "fail") as client:
+        if seconds is None:
+            yield client
+            return
+        with announced_wait(client.url, seconds, repeats=patient):
+            yield client
 
 
 @contextmanager
@@ -87,17 +123,6 @@ def _trouble_with(url: str | None) -> str | None:
     except Exception:  # the verb's own call hears of it, and says so
         return None
     return None
-
-
-def system_message_of(error: BaseException) -> str | None:
-    """Return in words what the system said below an error of the client; None if it was nothing."""
-    cause = error.__cause__
-    if getattr(error, "code", "") == "unavailable":
-        if isinstance(cause, FileNotFoundError):
-            return "no such socket"
-        if isinstance(cause, ConnectionRefusedError):
-            return "nobody listens there"
-    return cause.strerror if isinstance(cause, OSError) else None
 
 
 def _lacks_socket(url: str) -> bool:

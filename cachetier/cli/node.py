@@ -1,24 +1,36 @@
-"""``cachetier dev``: the service and an S3 server in one process, to try things on a laptop."""
+"""``cachetier serve`` and ``cachetier dev``: the service, or one to try on a laptop."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from cachetier.cli.output import AsJson, echo, print_json, reported
-from cachetier.cli.s3 import past_proxies
-from cachetier.cli.serve import set_up_logging
+from cachetier.cli import options
+from cachetier.cli.output import (
+    echo,
+    exit_code_of,
+    of_system,
+    past_proxies,
+    print_json,
+    reported,
+)
+from cachetier.cli.types import COUNT, PATH
 from cachetier.local.files.permissions import keep_files_private
+
+if TYPE_CHECKING:
+    from cachetier.errors import CachetierError
+    from cachetier.service.service import Service
 
 BUCKET = "checkpoints"
 MOUNT = "objects"
@@ -61,27 +73,128 @@ Or with any program that speaks S3, written back through this node:
 """
 
 
+# --- the service ----------------------------------------------------------------------------------
+
+
+@options.verb()
+@options.settings()
+@options.as_json
+def serve(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
+    """Run the service on this node until it is told to stop (SIGTERM, SIGINT).
+
+    Every option can be given as CACHETIER_<NAME> or in cachetier.toml: see docs/configuration.md.
+
+    JSON: `state` (ready), `socket`, `http`, once it takes requests.
+    """
+    from cachetier.service.signals import end_as_any_process, have_descriptors
+
+    end_as_any_process()
+    keep_files_private()
+    have_descriptors()
+    with _reported_in_log(as_json, flags["log_format"]):
+        from cachetier.config.settings import load
+
+        settings = load(flags, config=config)
+        tokens = (settings.token, settings.scrape_token)
+        secrets = [each.reveal() for each in tokens if each is not None]
+        set_up_logging(settings.log_level, settings.log_format, secrets=secrets)
+        from cachetier.service.first_start import refuse_taken, refuse_wrong_remote, room_on_disk
+
+        refuse_taken(settings)
+        refuse_wrong_remote(settings)
+        from cachetier.service.service import Service
+
+        service = Service(settings)
+        with room_on_disk(settings.cache_dir):
+            service.start()
+
+    def announce() -> None:
+        if as_json:
+            print_json({"state": "ready", "socket": service.socket, "http": service.url})
+            sys.stdout.flush()
+
+    run_to_the_end(service, announce)
+
+
+def set_up_logging(level: str, form: str = "auto", *, secrets: Sequence[str] = ()) -> None:
+    """Log to standard error; ``secrets``, and those of the environment, never appear there."""
+    from cachetier.telemetry import log_format as logs
+
+    logs.set_up(level, form, secrets=(*secrets, *logs.secrets_in(os.environ)))
+
+
+def run_to_the_end(service: Service, on_ready: Callable[[], None]) -> None:
+    """Serve, stop, and end the process: a thread that hangs in the remote must not hold it up."""
+    service.run(on_ready)
+    logging.shutdown()
+    os._exit(0)
+
+
+@contextmanager
+def _reported_in_log(as_json: bool, log_format: str | None) -> Iterator[None]:
+    """Do as ``reported`` does, but tell the log unless a person or a program reads along.
+
+    Containers and units keep what a service writes to standard error, line by line. So that is one
+    line there, in the form of all the others, with the error's code and what to do about it.
+    """
+    from cachetier.errors import CachetierError
+
+    with reported(as_json):
+        try:
+            yield
+        except (CachetierError, OSError) as error:
+            if as_json or sys.stderr.isatty():
+                raise
+            known = error if isinstance(error, CachetierError) else of_system(error)
+            echo(_line(known, log_format), err=True)
+            raise click.exceptions.Exit(exit_code_of(known.code)) from None
+
+
+def _line(error: CachetierError, log_format: str | None) -> str:
+    """Return the event as the log would show it; a wrong setting comes before there is a log.
+
+    The reason stands in the message alone: it would be there twice.
+    """
+    from cachetier.telemetry import log_format as logs
+    from cachetier.telemetry.events import SERVICE_NOT_STARTED, record_of
+
+    form = log_format or os.environ.get("CACHETIER_LOG_FORMAT", "")
+    formatter = logs.formatter_for(
+        form if form in logs.FORMS else "auto", tuple(logs.secrets_in(os.environ)), terminal=False
+    )
+    fields = {"reason": error.message, "hint": error.hint, "code": error.code}
+    record = record_of(SERVICE_NOT_STARTED, fields)
+    record.msg = record.getMessage().replace("%", "%%")
+    record.args = {name: fields[name] for name in ("hint", "code")}
+    return formatter.format(record)
+
+
+# --- the service with an S3 server ----------------------------------------------------------------
+
+
+@options.verb()
+@options.setting("http", "Address of the HTTP door; default port 7070.")
+@options.setting("s3", "Address of the S3 door; default port 7071.")
+@options.option(
+    "--cache-dir", type=PATH, help="Keep the cache here; default: a temporary directory."
+)
+@options.option(
+    "--s3-port",
+    type=replace(COUNT, least=0, most=65535),
+    default=0,
+    help="Port of the S3 server; 0: free.",
+)
+@options.setting("capacity", "Budget of the cache; default 2 GB.")
+@options.setting("log_level", "How much to log; default warning.")
+@options.as_json
 def dev(
-    http: Annotated[
-        str | None, typer.Option("--http", help="Address of the HTTP door; default port 7070.")
-    ] = None,
-    s3: Annotated[
-        str | None, typer.Option("--s3", help="Address of the S3 door; default port 7071.")
-    ] = None,
-    cache_dir: Annotated[
-        Path | None,
-        typer.Option("--cache-dir", help="Keep the cache here; default: a temporary directory."),
-    ] = None,
-    s3_port: Annotated[
-        int, typer.Option("--s3-port", min=0, max=65535, help="Port of the S3 server; 0: free.")
-    ] = 0,
-    capacity: Annotated[
-        str | None, typer.Option("--capacity", help="Budget of the cache; default 2 GB.")
-    ] = None,
-    log_level: Annotated[
-        str | None, typer.Option("--log-level", help="How much to log; default warning.")
-    ] = None,
-    as_json: AsJson = False,
+    http: str | None,
+    s3: str | None,
+    cache_dir: Path | None,
+    s3_port: int,
+    capacity: str | None,
+    log_level: str | None,
+    as_json: bool,
 ) -> None:
     """Run the service with an S3 server in the same process: nothing to install or configure.
 

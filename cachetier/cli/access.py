@@ -1,0 +1,247 @@
+"""Who may come in, and as whom: tokens, keys of S3 clients, browsers; and what those put."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from cachetier_client.units import shown_size, shown_span
+
+from cachetier.cli import options
+from cachetier.cli.connection import reach
+from cachetier.cli.output import (
+    console,
+    echo,
+    past_proxies,
+    print_json,
+    refuse,
+    reported,
+    show,
+    table,
+)
+from cachetier.cli.types import EXPIRY, UsageMistakeError
+
+expires_option = options.option(
+    "--expires",
+    type=EXPIRY,
+    default="90d",
+    help="When it ends: 12h, 30d; `never` if it shall not.",
+)
+mount_argument = options.argument("mount", help="The mount of the S3 door, by its name.")
+key_argument = options.argument("key", help="The whole key, as the bucket has it.")
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+
+@options.verb()
+@options.argument("principal", help="Whose it is: a [[principal]], or `owner`.")
+@expires_option
+@options.service
+def create(principal: str, expires: float | None, url: str | None, as_json: bool) -> None:
+    """Make a token for a principal and print it, for the only time: the service keeps its hash.
+
+    JSON: `token`, `id`, `principal`, `created_at`, `expires_at` (null: never).
+    """
+    with reported(as_json), reach(url) as client:
+        made = client.create_token(principal, expires_seconds=expires)
+        if as_json:
+            print_json(made)
+            return
+        echo(made["token"])
+        ends = "never ends" if expires is None else f"ends in {shown_span(expires)}"
+        echo(f"Token {made['id']} of {principal} {ends}; it is not shown again.", err=True)
+
+
+@options.verb()
+@options.service
+def list_(url: str | None, as_json: bool) -> None:
+    """List the tokens and S3 keys that were made, but for their secrets; the owner's is a file.
+
+    JSON: `tokens`: `id`, `kind` (`token`, `s3`), `principal`, `created_at`, `expires_at` of each.
+    """
+    with reported(as_json), reach(url) as client:
+        found = client.tokens()
+    if as_json:
+        print_json({"tokens": found})
+        return
+    if not found:
+        echo("No token was made yet: `cachetier token create PRINCIPAL` does.", err=True)
+        return
+    shown, now = table("<id", "<kind", "<principal", "made", "ends in"), time.time()
+    for each in found:
+        age = shown_span(max(0.0, now - each["created_at"]))
+        kind = each.get("kind", "token")  # which older services do not say
+        shown.add_row(each["id"], kind, each["principal"], f"{age} ago", _ending(each, now))
+    console().print(shown)
+
+
+@options.verb()
+@options.argument("token_id", help="Which: see `token list`.")
+@options.service
+def revoke(token_id: str, url: str | None, as_json: bool) -> None:
+    """Revoke a token, or an S3 key: from the next request on it opens nothing.
+
+    JSON: `revoked`.
+    """
+    with reported(as_json), reach(url) as client:
+        client.revoke_token(token_id)
+        show(as_json, {"revoked": token_id}, f"{token_id} opens nothing any more")
+
+
+@options.verb()
+@options.service
+def link(url: str | None, as_json: bool) -> None:
+    """Print a link that signs a browser in as whoever runs this, once, within a minute.
+
+    The session may do what you may, and ends after 8 hours, after 30 minutes without a request,
+    when you sign out, when the token ends that this was asked with, and when the service stops.
+
+    JSON: `url`, `expires_seconds`.
+    """
+    with reported(as_json), reach(url) as client:
+        made = client.link()
+        show(as_json, made, made["url"])
+    if not as_json:
+        echo(f"Open it within {made['expires_seconds']:g} seconds; it works once.", err=True)
+
+
+@options.verb()
+@options.service
+def whoami(url: str | None, as_json: bool) -> None:
+    """Say as whom the service knows the caller, and what that principal may do.
+
+    JSON: `caller`: `principal`, `role`, `runs`, and `uid` and `pid`, or `token` and `address`;
+    if it has a share, `used` and `limit` of `size_bytes`, `shards`, `open_puts`, `connections`.
+    """
+    with reported(as_json), reach(url) as client:
+        caller = client.whoami()
+    if as_json:
+        print_json({"caller": caller})
+        return
+    share = caller.pop("share", {})
+    shown = {**caller, "runs": " ".join(caller["runs"])}
+    for kind, each in share.items():
+        if isinstance(each, dict) and each["limit"] is not None:
+            figure = shown_size if kind == "size_bytes" else str
+            shown[kind.replace("_", " ")] = f"{figure(each['used'])} of {figure(each['limit'])}"
+    width = max(map(len, shown))
+    for name, value in shown.items():
+        echo(f"{name.ljust(width)}  {value}")
+
+
+def _ending(token: dict[str, Any], now: float) -> str:
+    if token["expires_at"] is None:
+        return "never"
+    left = token["expires_at"] - now
+    return shown_span(left) if left > 0 else "ended"
+
+
+# --- clients of S3 --------------------------------------------------------------------------------
+
+
+@contextmanager
+def _or_false(as_json: bool) -> Iterator[None]:
+    """Have the shell that evaluates us fail as well: what follows would go past this node."""
+    try:
+        yield
+    except (UsageMistakeError, click.exceptions.Exit) as error:
+        if error.exit_code and not as_json:
+            echo("false")
+        raise
+
+
+class _EvaluatedVerb(options.Verb):
+    """A verb whose output a shell evaluates."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with _or_false("--json" in args):
+            return super().parse_args(ctx, args)
+
+
+@options.verb(cls=_EvaluatedVerb)
+@options.option("--mount", help="Refuse unless the key opens this mount.")
+@options.option("--principal", help="Whose key it is, if not yours: for admins.")
+@expires_option
+@options.service
+def env(
+    mount: str | None,
+    principal: str | None,
+    expires: float | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Make a key, and print what has any S3 client use it here: eval "$(cachetier s3 env)".
+
+    Each call makes a key of its own, and shows its secret for the only time: let the processes of a
+    job share one. `cachetier token list` shows keys, `cachetier token revoke` ends one.
+
+    JSON: `environment`, `id`, `principal`, `created_at`, `expires_at` (null: never), `mounts`:
+    `name`, `bucket`, `prefix` of each.
+    """
+    with _or_false(as_json), reported(as_json), reach(url) as client:
+        made = client.create_s3_key(principal, mount=mount, expires_seconds=expires)
+    environment = environment_of(made) | past_proxies(urlsplit(made["url"]).hostname or "")
+    if as_json:
+        shown = "id", "principal", "created_at", "expires_at", "mounts"
+        print_json({"environment": environment, **{name: made[name] for name in shown}})
+        return
+    for name, value in environment.items():
+        echo(f"export {name}={shlex.quote(value)}")
+    echo("unset AWS_SESSION_TOKEN")  # of another key: it would be sent along
+    ends = "never ends" if expires is None else f"ends in {shown_span(expires)}"
+    places = ", ".join(f"s3://{each['bucket']}/{each['prefix']}" for each in made["mounts"])
+    opens = f"opens {places}" if places else "opens no mount: see `runs` of the principal"
+    echo(f"Key {made['id']} of {made['principal']} {ends}; it {opens}.", err=True)
+
+
+@options.verb()
+@options.argument("whose", help="`ours` replaces what is there, `theirs` drops our version.")
+@mount_argument
+@key_argument
+@options.service
+def keep(whose: str, mount: str, key: str, url: str | None, as_json: bool) -> None:
+    """Decide about an object in conflict; what was put under its key since goes on.
+
+    It was put with a condition and somebody else changed it in the bucket, or the bucket does not
+    take it: `ours` sends it again.
+
+    JSON: `key`, `replaces`: the ETag of what the bucket has by now, empty for nothing.
+    """
+    if whose not in ("ours", "theirs"):
+        refuse(f"cannot keep {whose!r}", "Keep `ours` or `theirs`.", as_json=as_json)
+    with reported(as_json), reach(url) as client:
+        kept = client.settle_object(mount, key, whose)
+        there = kept["replaces"] or "nothing"
+        does = f"will replace {there}" if whose == "ours" else f"is dropped; {there} stays"
+        show(as_json, kept, f"{key}: our version {does}")
+
+
+@options.verb()
+@mount_argument
+@key_argument
+@options.service
+def release(mount: str, key: str, url: str | None, as_json: bool) -> None:
+    """Let a marker go that waits for what other nodes put before it: they may be gone for good.
+
+    Whoever reads the marker in the bucket may then miss what it speaks of. JSON: `key`.
+    """
+    with reported(as_json), reach(url) as client:
+        released = client.settle_object(mount, key, "release")
+        show(as_json, released, f"{key}: waits no more")
+
+
+def environment_of(made: dict[str, Any]) -> dict[str, str]:
+    """Return the variables that AWS's own clients read, and most others too."""
+    return {
+        "AWS_ENDPOINT_URL_S3": made["url"],
+        "AWS_ACCESS_KEY_ID": made["id"],
+        "AWS_SECRET_ACCESS_KEY": made["secret"],
+        "AWS_REGION": made["region"],
+        "AWS_DEFAULT_REGION": made["region"],
+    }

@@ -1,0 +1,242 @@
+"""``cachetier bench`` and ``objbench``: what this node can do, and what its remote can."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cachetier_client.units import shown_size, shown_time
+
+from cachetier.cli import options
+from cachetier.cli.connection import reach
+from cachetier.cli.output import (
+    StepLine,
+    console,
+    echo,
+    ended_by_signal,
+    line_shown,
+    print_json,
+    refuse,
+    reported,
+    table,
+)
+from cachetier.cli.types import COUNT, REPLICA, SIZE
+from cachetier.config.settings import load
+
+if TYPE_CHECKING:
+    from cachetier.config.settings import Settings
+    from cachetier.doctor.nodebench import Row
+    from cachetier.doctor.objbench import Advice, Measured, ObjectBench
+    from cachetier.remote.settings import RemoteSettings
+
+_PAGE_BYTES = 4096
+_NOWHERE = "/nonexistent"  # must be set, and is not looked at
+
+
+# --- through the service --------------------------------------------------------------------------
+
+
+@options.verb()
+@options.option(
+    "--size",
+    type=replace(SIZE, hint="Give a size such as '256 MiB'."),
+    default="256 MiB",
+    help="Size of a large shard: '256 MiB'.",
+)
+@options.option(
+    "--ranks",
+    type=replace(COUNT, least=1, most=64),
+    default=1,
+    help="Shards put, and got, at once: up to 64.",
+)
+@options.option(
+    "--rounds",
+    type=replace(COUNT, least=1, most=100),
+    default=3,
+    help="How often, up to 100; medians are shown.",
+)
+@options.service
+def bench(size: int, ranks: int, rounds: int, url: str | None, as_json: bool) -> None:
+    """Measure puts and gets through the service, and the same bytes on its bare disk.
+
+    Needs a service that runs (`cachetier serve`, or `cachetier dev` to try). Uses a run of its own,
+    which never becomes whole, and deletes it.
+
+    JSON: `measured`, of each figure `what`, `unit`, `service`, `disk` (null where the directory is
+    not ours) and `ratio`; and `size_bytes`, `ranks`, `rounds`, `directory`, `filesystem`.
+    """
+    with reported(as_json), ended_by_signal():
+        from cachetier.doctor.nodebench import NodeBench, NodeBenchOptions
+
+        size_bytes = max(1, size // _PAGE_BYTES) * _PAGE_BYTES
+        plan = NodeBenchOptions(size_bytes, ranks, rounds)
+        with reach(url, seconds=None) as client:
+            disk = client.status()["disk"]
+            directory = _own(Path(disk["directory"]))
+            now = StepLine("measuring")
+            measure = NodeBench(client, plan, directory, on_step=now.step)
+            with line_shown(as_json, lambda: now.text):
+                rows = measure.run()
+        document = {
+            "size_bytes": plan.size_bytes,
+            "ranks": plan.ranks,
+            "rounds": plan.rounds,
+            "directory": disk["directory"],
+            "filesystem": disk["filesystem"],
+            "measured": [{**asdict(row), "ratio": row.ratio} for row in rows],
+        }
+        if as_json:
+            print_json(document)
+        else:
+            _print_node(document, rows)
+
+
+def _own(directory: Path) -> Path | None:
+    """Return the cache's directory if it is on this machine, and we may write to it."""
+    return directory if directory.is_dir() and os.access(directory, os.W_OK | os.X_OK) else None
+
+
+def _print_node(document: dict[str, Any], rows: list[Row]) -> None:
+    shown = console()
+    size, ranks = shown_size(document["size_bytes"]), document["ranks"]
+    at_once = f", {ranks} at once" if ranks > 1 else ""
+    shown.print(f"{document['directory']} ({document['filesystem']}), shards of {size}{at_once}\n")
+    compared = table("<", "through cachetier", "bare disk", "ratio")
+    for row in rows:
+        disk = "-" if row.disk is None else _figure(row.disk, row.unit)
+        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+        compared.add_row(row.what, _figure(row.service, row.unit), disk, ratio)
+    shown.print(compared)
+    if all(row.disk is None for row in rows):
+        echo("", "The bare disk was not measured: the directory is not ours to write.")
+
+
+def _figure(value: float, unit: str) -> str:
+    return shown_time(value) if unit == "seconds" else f"{shown_size(value)}/s"
+
+
+# --- the remote -----------------------------------------------------------------------------------
+
+
+@options.verb()
+@options.option("--replica", type=REPLICA, help="Measure this replica of the settings instead.")
+@options.duration("--seconds", "About how long to measure.", default="60s", least=1.0)
+@options.option(
+    "--size",
+    type=replace(SIZE, hint="Give a size such as '4 GiB'."),
+    default="4 GiB",
+    help="The most to write, in all: '4 GiB'.",
+)
+@options.option(
+    "--streams",
+    type=replace(COUNT, least=1, most=64),
+    default=16,
+    help="The most requests at once, up to 64.",
+)
+@options.settings(*options.OF_REMOTE)
+@options.as_json
+def objbench(
+    flags: dict[str, Any],
+    config: Path | None,
+    replica: str | None,
+    seconds: float,
+    size: int,
+    streams: int,
+    as_json: bool,
+) -> None:
+    """Measure latency and throughput of the remote by streams and part size; suggest settings.
+
+    Writes below the prefix under .cachetier/, verifies what it reads, and removes it. Costs
+    requests and traffic, and takes its share from a drain that runs meanwhile.
+
+    JSON: `latencies`, `small_puts`, `throughputs` (by streams and part size), `advice`
+    (`drain_workers`, `max_rate`, `remarks`) and `left_behind`, what could not be removed.
+    """
+    with reported(as_json), ended_by_signal():
+        from cachetier.doctor.objbench import ObjectBench, RemoteBenchOptions, advice_for
+
+        settings = load({**flags, "cache_dir": _NOWHERE}, config=config)
+        which = _which(settings, replica, as_json)
+        now = StepLine("measuring")
+        bench = ObjectBench(which, RemoteBenchOptions(seconds, size, streams), on_step=now.step)
+        with line_shown(as_json, lambda: now.text):
+            measured = _measured(bench)
+        advice = advice_for(measured.throughputs)
+        if as_json:
+            print_json(_document(which, measured, advice, bench.left_behind))
+        else:
+            _print_remote(which, measured, advice, bench.left_behind)
+
+
+def _measured(bench: ObjectBench) -> Measured:
+    from cachetier.errors import RemoteError
+
+    try:
+        return bench.run()
+    except RemoteError as error:  # its own hint is for those whose service drains
+        error.hint = "Run `cachetier doctor --only remote`: it says what is wrong there."
+        raise
+
+
+def _which(settings: Settings, replica: str | None, as_json: bool) -> RemoteSettings:
+    from cachetier.config.remotes import remote_settings, replica_settings
+
+    if replica is None:
+        return remote_settings(settings)
+    known = {each.name: each for each in replica_settings(settings)}
+    if replica not in known:
+        there_are = f"There are: {', '.join(known)}." if known else "The settings have none at all."
+        refuse(f"there is no replica {replica!r}", there_are, as_json=as_json)
+    return known[replica]
+
+
+def _document(
+    which: RemoteSettings, measured: Measured, advice: Advice, left_behind: list[str]
+) -> dict[str, Any]:
+    return {
+        "remote": which.url,
+        "endpoint": which.endpoint,
+        "latencies": [
+            {"request": request, **asdict(times)} for request, times in measured.latencies.items()
+        ],
+        "small_puts": asdict(measured.rate) if measured.rate is not None else None,
+        "throughputs": [asdict(each) for each in measured.throughputs],
+        "advice": asdict(advice),
+        "left_behind": left_behind,
+    }
+
+
+def _print_remote(
+    which: RemoteSettings, measured: Measured, advice: Advice, left_behind: list[str]
+) -> None:
+    shown = console()
+    shown.print(f"{which.url} at {which.endpoint or 'AWS'}\n")
+    small = table("<4 KiB, one at a time", "p50", "p99", "times")
+    for request, times in measured.latencies.items():
+        p50, p99 = shown_time(times.p50_seconds), shown_time(times.p99_seconds)
+        small.add_row(request, p50, p99, str(times.count))
+    shown.print(small)
+    if measured.rate is not None:
+        rate = measured.rate
+        refused = f", {rate.throttled} throttled" if rate.throttled else ""
+        shown.print(f"{rate.streams} streams: {rate.per_second:.0f} small puts/s{refused}")
+    large = table("<streams", "part", "PUT", "GET", "throttled", "failed")
+    for cell in measured.throughputs:
+        large.add_row(
+            str(cell.streams),
+            f"{cell.part_bytes >> 20} MiB",
+            f"{shown_size(cell.put_bytes_per_second)}/s",
+            f"{shown_size(cell.get_bytes_per_second)}/s",
+            str(cell.throttled or "-"),
+            str(cell.failed or "-"),
+        )
+    shown.print()
+    shown.print(large)
+    shown.print(f"\nsuggested: drain_workers = {advice.drain_workers}", end="")
+    shown.print(f', max_rate = "{advice.max_rate}"' if advice.max_rate else ", no max_rate")
+    for remark in advice.remarks:
+        shown.print(f"  {remark}")
+    for key in left_behind:
+        echo(f"Could not be removed: {key}", err=True)

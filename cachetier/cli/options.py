@@ -1,0 +1,183 @@
+"""The options and arguments of verbs: one that several verbs have is declared once, here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cachetier.cli.types import (
+    COUNT,
+    DURATION,
+    LEVEL,
+    NAME,
+    PATH,
+    RUN,
+    STEP,
+    URL,
+    UsageMistakeError,
+    type_of_setting,
+)
+
+if TYPE_CHECKING:
+    from cachetier.config.fields import Declared
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
+DEFAULT_SAVE_ID = "cli"
+OF_REMOTE = (
+    "remote",
+    "remote_endpoint",
+    "remote_region",
+    "remote_verify",
+    "remote_addressing_style",
+)
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Verb(click.Command):
+    """One verb. Its usage says what must be given."""
+
+    allow_extra_args = True  # which are refused here, with more to say than click has
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Return what comes after the verb: what must be given, then what may be."""
+        parameters = self.get_params(ctx)
+        needed = [each for each in parameters if each.required and isinstance(each, click.Option)]
+        return [
+            *(each.make_metavar(ctx) for each in parameters if isinstance(each, click.Argument)),
+            *(f"{each.opts[0]} {each.make_metavar(ctx)}" for each in needed),
+            "[OPTIONS]",
+        ]
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        if ctx.resilient_parsing and args and args[-1].startswith("-") and "=" not in args[-1]:
+            args = args[:-1]  # the option to be completed: click reads no line that ends with one
+        extra = super().parse_args(ctx, args)
+        if extra and not ctx.resilient_parsing:
+            raise _too_many(ctx, extra[0], words)
+        return extra
+
+
+def _too_many(ctx: click.Context, word: str, words: list[str]) -> UsageMistakeError:
+    """Tell of the first word that nothing takes; it may have been meant for a flag before it."""
+    before = words[words.index(word) - 1] if word in words[1:] else ""
+    if before in options_of(ctx, only_flags=True):
+        hint = f"Give {before} alone, or leave it out."
+        return UsageMistakeError(f"{before} takes no value, not {word!r} either", hint)
+    return UsageMistakeError(f"`{ctx.command_path}` does not take {word!r}", usage_hint(ctx))
+
+
+def usage_hint(ctx: click.Context) -> str:
+    return f"Its usage is: {usage(ctx)}"
+
+
+def usage(ctx: click.Context) -> str:
+    return " ".join((ctx.command_path, *ctx.command.collect_usage_pieces(ctx)))
+
+
+def options_of(ctx: click.Context, *, only_flags: bool = False) -> list[str]:
+    options = (each for each in ctx.command.get_params(ctx) if isinstance(each, click.Option))
+    return [name for each in options if each.is_flag or not only_flags for name in each.opts]
+
+
+verb = functools.partial(click.command, cls=Verb, context_settings=CONTEXT)
+argument = click.argument
+option = functools.partial(click.option, show_envvar=True)
+flag = functools.partial(click.option, is_flag=True)
+
+as_json = flag("--json", "as_json", help="Print one JSON document.")
+url = option(
+    "--url",
+    type=URL,
+    envvar="CACHETIER_URL",
+    help="unix:///path/to/cachetier.sock or http://host:port.",
+)
+run_argument = argument("run", type=RUN, help="The training run.")
+step_argument = argument("step", type=STEP, help="The training step.")
+run = option("--run", type=RUN, required=True, envvar="CACHETIER_RUN", help="The training run.")
+step = option("--step", type=STEP, required=True, help="The training step.")
+name = option("--name", type=NAME, required=True, help="The shard's name in the step.")
+rank = option("--rank", type=COUNT, help="Default: the environment's.")
+world_size = option("--world-size", type=COUNT, help="Default: the environment's.")
+save_id = option(
+    "--save-id",
+    default=DEFAULT_SAVE_ID,
+    envvar="CACHETIER_SAVE_ID",
+    help="Equal for all shards of a save.",
+)
+overwrite = flag("--overwrite", help="Replace a step that is published.")
+yes = flag("--yes", "-y", help="Do not ask.")
+
+
+def service(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options of all that ask a service."""
+    return url(as_json(verb))
+
+
+def run_and_step(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb RUN and STEP."""
+    return run_argument(step_argument(verb))
+
+
+def duration(spelt: str, help: str, *, default: str | None = None, least: float = 0.0) -> Decorator:  # noqa: A002
+    """Return an option in seconds."""
+    return option(spelt, type=replace(DURATION, least=least), default=default, help=help)
+
+
+def timeout(default: str, help: str = "For each call.") -> Decorator:  # noqa: A002  click's name
+    return duration("--timeout", help, default=default)
+
+
+def level(default: str | None, help: str = "local, replicated or durable.") -> Decorator:  # noqa: A002
+    return option("--level", type=LEVEL, default=default, help=help)
+
+
+# --- settings as options --------------------------------------------------------------------------
+
+
+def settings(*names: str) -> Decorator:
+    """Give a verb the options of the settings ``names``, of all without any.
+
+    It is called with ``flags``, a value or None for each setting, and with ``config``, the file
+    that was named.
+    """
+    from cachetier.config.settings import SETTINGS
+
+    chosen = names or tuple(SETTINGS)
+
+    def decorated(verb: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(verb)
+        def taken(**values: Any) -> None:
+            verb(flags={name: values.pop(name) for name in chosen}, **values)
+
+        found: Callable[..., Any] = taken
+        for name in reversed(chosen):
+            found = _option_of(name, SETTINGS[name])(found)
+        about = "Settings file; default CACHETIER_CONFIG, ./cachetier.toml."
+        return option("--config", type=PATH, help=about)(found)
+
+    return decorated
+
+
+def setting(name: str, help: str) -> Decorator:  # noqa: A002  click's name
+    """Return the option of a setting whose value is a word."""
+    return option(f"--{name.replace('_', '-')}", name, type=type_of_setting(name), help=help)
+
+
+def _option_of(name: str, declared: Declared) -> Decorator:
+    """Return the option of a setting: a flag where ``on`` is all there is to say."""
+    from cachetier.config.types import FLAG
+
+    about = declared.description
+    if declared.kind is FLAG and not declared.default:
+        spelt = f"--{name.replace('_', '-')}"
+        return flag(spelt, name, default=None, help=about.removeprefix("`on`: "))
+    if isinstance(declared.default, dict):
+        about += " As JSON."
+    elif usual := declared.shown_default:
+        about += f" Default {usual}."
+    return setting(name, about)

@@ -1,0 +1,295 @@
+"""The types of words on the command line: how each is read, and what a shell offers for it.
+
+A verb is called with values. A word that is wrong is answered before the verb begins.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from cachetier_client.units import parsed_size, parsed_span
+
+from cachetier.nearest import nearest
+from cachetier.number_lists import parsed_numbers
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+SECONDS = 1.0  # a service that does not answer by then offers nothing: somebody waits for the shell
+LEVELS = ("local", "replicated", "durable")
+
+Offers = list[tuple[str, str]]
+Given = Mapping[str, Any]
+
+
+class UsageMistakeError(click.UsageError):
+    """The command line cannot be run; ``hint`` is the next move."""
+
+    def __init__(self, message: str, hint: str, ctx: click.Context | None = None) -> None:
+        super().__init__(message, ctx)
+        self.hint = hint
+
+
+def named(parameter: click.Parameter) -> str:
+    """Return how a parameter is called in a message."""
+    if parameter.param_type_name == "argument":
+        return parameter.name.upper()
+    variable = f" (or {parameter.envvar})" if parameter.envvar else ""
+    return f"{parameter.opts[0]}{variable}"
+
+
+# --- what a shell offers --------------------------------------------------------------------------
+
+
+def _nothing(_given: Given) -> Offers:
+    return []
+
+
+def _each(kind: str, *words: str) -> Callable[[Given], Offers]:
+    return lambda _given: [(word, kind) for word in words]
+
+
+def _modes(_given: Given) -> Offers:
+    from cachetier.model.compression import LEVELS as NUMBERS
+    from cachetier.model.compression import Method
+
+    plain = [str(method) for method in (Method.OFF, Method.AUTO)]
+    leveled = [f"{method}:{each}" for method in (Method.ZSTD, Method.PLANES) for each in NUMBERS]
+    return [(mode, "compression") for mode in plain + leveled]
+
+
+def _checks(_given: Given) -> Offers:
+    from cachetier.doctor.checks import GROUPS, NAMES
+
+    return [(group, "group of checks") for group in GROUPS] + [(name, "check") for name in NAMES]
+
+
+def _replicas(given: Given) -> Offers:
+    from cachetier.config.settings import sourced
+
+    flags = {"cache_dir": "/", "remote": given.get("remote")}
+    settings = sourced(flags, config=given.get("config")).settings
+    found = {} if settings is None else settings.replicas
+    return [(name, each.remote) for name, each in found.items()]
+
+
+def _runs(given: Given) -> Offers:
+    def runs(client: Any) -> Offers:
+        return [(run, "run") for run in client.runs(timeout_seconds=SECONDS)]
+
+    return _asked(given, runs)
+
+
+def _steps(given: Given) -> Offers:
+    run = given.get("run")
+
+    def steps(client: Any) -> Offers:
+        found = client.steps(run, timeout_seconds=SECONDS)
+        return [(str(each.step), each.state) for each in found]
+
+    return _asked(given, steps) if run else []
+
+
+def _names(given: Given) -> Offers:
+    run, step = given.get("run"), given.get("step")
+
+    def names(client: Any) -> Offers:
+        found = client.step(run, step, timeout_seconds=SECONDS)
+        return [(shard.name, f"shard of rank {shard.rank}") for shard in found.shards]
+
+    return _asked(given, names) if run and step is not None else []
+
+
+def _asked(given: Given, ask: Callable[[Any], Offers]) -> Offers:
+    """Return what the service says in time, or nothing: a shell has no place for errors.
+
+    The thread that asks is left behind when the time is over: not all that it may wait for has a
+    limit, as the system's look-up of a host has none.
+    """
+    found: Offers = []
+
+    def try_it() -> None:
+        try:
+            from cachetier.cli.connection import reach
+
+            with reach(given.get("url"), seconds=None) as client:
+                found.extend(ask(client))
+        except Exception:
+            found.clear()
+
+    asking = threading.Thread(target=try_it, daemon=True)
+    asking.start()
+    asking.join(2 * SECONDS)
+    return list(found)
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Word(click.ParamType[Any]):
+    """A type whose words a function reads.
+
+    Args:
+        name: The metavar, as ``--help`` and the pages show it.
+        read: Returns the value of a word; its ValueError says what is wrong, and perhaps the hint.
+        hint: The next move of a word that is wrong; default: the help of the verb.
+        least: The least value.
+        most: The largest value.
+        sign: What stands between the name of the option and what is wrong.
+        offers: Returns what a shell offers, by what the command line says already.
+    """
+
+    name: str
+    read: Callable[[str], Any] = str
+    hint: str = ""
+    least: float | None = None
+    most: float | None = None
+    sign: str = ":"
+    offers: Callable[[Given], Offers] = _nothing
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):  # a default
+            return value
+        assert param is not None
+        try:
+            found = self.read(value)
+            if self.least is not None and found < self.least:
+                raise ValueError(f"{value!r} is less than {self.least:g}")
+            if self.most is not None and found > self.most:
+                raise ValueError(f"{value!r} is more than {self.most:g}")
+        except ValueError as error:
+            wrong, *hints = error.args
+            hint = hints[0] if hints else self.hint
+            raise UsageMistakeError(f"{named(param)}{self.sign} {wrong}", hint, ctx) from None
+        return found
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002
+        """Return a few words as they are; click would write them in capitals."""
+        return f"[{self.name}]" if "|" in self.name else None
+
+    def shell_complete(
+        self,
+        ctx: click.Context,
+        param: click.Parameter,  # noqa: ARG002  click's signature
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        offered = self.offers(ctx.params)
+        return [
+            CompletionItem(each, help=line) for each, line in offered if each.startswith(incomplete)
+        ]
+
+
+def _read(kind: Callable[[str], Any], noun: str) -> Callable[[str], Any]:
+    def read(word: str) -> Any:
+        try:
+            value = kind(word)
+        except ValueError:
+            value = None
+        if value is None or value != value:
+            raise ValueError(f"{word!r} is not {noun}")
+        return value
+
+    return read
+
+
+def _seconds(word: str) -> float:
+    try:
+        return float(word)
+    except ValueError:
+        return parsed_span(word)
+
+
+def one_of(name: str, *words: str) -> Word:
+    """Return the type of a few words."""
+
+    def read(word: str) -> str:
+        if word in words:
+            return word
+        meant = nearest(word, words)
+        hint = f"Did you mean {meant}?" if meant else "Choose one of them."
+        raise ValueError(f"{word!r} is none of {', '.join(words[:-1])} and {words[-1]}", hint)
+
+    return Word(name, read, sign="", offers=_each(name.lower(), *words))
+
+
+def _byte_range(word: str) -> tuple[int | None, int | None]:
+    found = re.fullmatch(r"(\d*)-(\d*)", word, re.ASCII)
+    if found is None or word == "-":
+        raise ValueError(f"{word!r} is no range of bytes")
+    first, last = (int(each) if each else None for each in found.groups())
+    return first, last
+
+
+def _rate(word: str) -> float:
+    from cachetier.model.bandwidth import parsed_rate
+
+    return parsed_rate(word)
+
+
+PATH = click.Path(path_type=Path)
+FILE = click.Path()
+COUNT = Word("N", _read(int, "a whole number"))
+NUMBER = Word("NUMBER", _read(float, "a number"))
+DURATION = Word("DURATION", _read(_seconds, "a span of time such as 90, 4m or 12h"))
+AGE = Word("DURATION", parsed_span, hint="Write 30min, 12h or 7d.")
+EXPIRY = Word(
+    "DURATION",
+    lambda word: None if word == "never" else parsed_span(word),
+    hint="Write 12h, 30d or never.",
+)
+SIZE = Word("SIZE", parsed_size)
+RATE = Word("RATE", _rate)
+RUN = Word("RUN", offers=_runs)
+STEP = replace(COUNT, name="STEP", offers=_steps)
+NAME = Word("NAME", offers=_names)
+LEVEL = one_of("LEVEL", *LEVELS)
+RANKS = Word(
+    "RANKS",
+    lambda word: list(parsed_numbers(word, "ranks")),
+    hint="Write them as 0-7, or 0,8.",
+)
+RANGE_HINT = "Give FIRST-LAST, both included and counted from 0; FIRST-; or -COUNT."
+RANGE = Word("RANGE", _byte_range, hint=RANGE_HINT, sign="")
+ELEMENT_SIZE = replace(COUNT, offers=_each("bytes of one value", "2", "4", "8"))
+CHECK = Word("CHECK", offers=_checks)
+REPLICA = Word("REPLICA", offers=_replicas)
+SHELL = Word("SHELL", offers=_each("shell", "bash", "zsh", "fish"))
+URL = Word("URL")
+
+
+def type_of_setting(name: str) -> click.ParamType[Any]:
+    """Return the type of a setting as an option: its words are read with all the others, later."""
+    from cachetier.config.settings import SETTINGS
+
+    setting = SETTINGS[name]
+    schema = setting.kind.schema
+    if schema.get("format") == "path":
+        return FILE
+    if name == "compression":
+        return Word("MODE", offers=_modes)
+    kinds = (schema, *schema.get("anyOf", ()))
+    words = next((kind["enum"] for kind in kinds if "enum" in kind), ())
+    usual = setting.shown_default
+    offered = [(word, "the default" if word == usual else name) for word in words]
+    return Word("|".join(words) or _metavar(name, schema), offers=lambda _given: offered)
+
+
+def _metavar(name: str, schema: Mapping[str, Any]) -> str:
+    """Return what a setting is called that takes no fixed words: its kind, or its last word."""
+    kind = schema.get("type")
+    if name in ("http", "s3", "health"):
+        return "ADDRESS"
+    if kind in (["string", "integer"], ["string", "number"]):
+        return "SIZE" if kind[1] == "integer" else "DURATION"
+    known = {"object": "JSON", "array": "JSON", "integer": "N", "number": "NUMBER"}
+    found = known.get(kind) if isinstance(kind, str) else None
+    return found or name.rpartition("_")[2].upper()
