@@ -75,8 +75,6 @@ class Ingest(Protocol):
         facts: ShardFacts = NOTHING_SAID,
     ) -> Receipt: ...
 
-    def refused_by_disk(self, error: OSError) -> CachetierError: ...
-
     def abort(self, staged: Staged | RemoteStage) -> None: ...
 
     def begin_inline(
@@ -155,10 +153,6 @@ class NodeIngest:
             shard, level = staged.commit(content, facts), Level.DURABLE
         self._on_committed()
         return _receipt_of(shard, level)
-
-    def refused_by_disk(self, error: OSError) -> CachetierError:
-        """Return what a put says when the disk does not take what a door writes for it."""
-        return self._store.refused_by_disk(error)
 
     def abort(self, staged: Staged | RemoteStage) -> None:
         """Leave nothing of a staged shard behind."""

@@ -14,7 +14,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.results import Receipt
 from cachetier_client.trace_context import brought_along
 
-from cachetier.errors import BackpressureError, CachetierError
+from cachetier.errors import BackpressureError
 from cachetier.ingest.ingest import Finish, Ingest, RemoteStage
 from cachetier.local.store import Staged
 from cachetier.steps.leaving import Course
@@ -75,9 +75,6 @@ class InstrumentedIngest:
             self._course.put_ends()
         self._committed(receipt, ids, staged.begun_at, commits_at)
         return receipt
-
-    def refused_by_disk(self, error: OSError) -> CachetierError:
-        return self._ingest.refused_by_disk(error)
 
     def abort(self, staged: Staged | RemoteStage) -> None:
         try:

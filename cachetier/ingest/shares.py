@@ -19,7 +19,6 @@ from cachetier_client.results import Receipt
 
 from cachetier import callers
 from cachetier.access.quotas import Counts, Quotas, ShareFullError
-from cachetier.errors import CachetierError
 from cachetier.ingest.admission import GROWTH_BYTES, MustWaitError
 from cachetier.ingest.ingest import Finish, Ingest, RemoteStage
 from cachetier.local.store import Staged
@@ -181,9 +180,6 @@ class SharedIngest:
     ) -> Receipt:
         put = partial(self._ingest.commit, staged, ids, name, content, facts)
         return self._shares.end(staged, put, _kept_here)
-
-    def refused_by_disk(self, error: OSError) -> CachetierError:
-        return self._ingest.refused_by_disk(error)
 
     def abort(self, staged: Staged | RemoteStage) -> None:
         self._shares.end(staged, partial(self._ingest.abort, staged), lambda _nothing: None)

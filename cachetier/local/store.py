@@ -60,12 +60,14 @@ Result = TypeVar("Result")
 class Staged:
     """A file being written.
 
-    ``writer`` goes to the rank; ``file`` stays, to check and sync with. ``begun_at`` is when the
-    put began, on the monotonic clock.
+    ``writer`` goes to the rank; ``file`` stays, to check and sync with. ``refused_by_disk`` returns
+    the error of a put whose bytes the disk does not take. ``begun_at``: when it began, by the
+    monotonic clock.
     """
 
     file: OpenFile
     writer: int | None
+    refused_by_disk: Callable[[OSError], CachetierError]
     begun_at: float = 0.0
 
     @property
@@ -236,7 +238,7 @@ class Store:
             self._refuse_if_fenced()
             file_id, writer = self.files.create(size_bytes)
             try:
-                return Staged(self._measured(file_id, size_bytes), writer)
+                return Staged(self._measured(file_id, size_bytes), writer, self.refused_by_disk)
             except BaseException:
                 os.close(writer)
                 self.files.remove(file_id)

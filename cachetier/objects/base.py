@@ -13,7 +13,6 @@ from typing import Literal, Protocol
 
 from cachetier_client.bucket_format.stored import Content
 
-from cachetier.errors import CachetierError
 from cachetier.local.catalog.objects import UNCONDITIONAL, Condition
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
@@ -212,9 +211,6 @@ class Objects(ReadableObjects, Protocol):
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
         """Reserve more for bytes of unknown length, as ``NodeIngest.extend``."""
-
-    def refused_by_disk(self, error: OSError) -> CachetierError:
-        """Return what a put says when the disk does not take what the door writes for it."""
 
     def abort(self, staged: Staged) -> None:
         """Leave nothing behind."""

@@ -13,7 +13,7 @@ from typing import TypeVar
 from cachetier_client.bucket_format.stored import SHARD_LIMIT_BYTES, Content
 from cachetier_client.clock import Clock
 
-from cachetier.errors import CachetierError, InvalidRequestError, ReadOnlyMountError
+from cachetier.errors import InvalidRequestError, ReadOnlyMountError
 from cachetier.ingest.admission import Admission
 from cachetier.ingest.shares import Shares
 from cachetier.local.catalog.objects import NewPiece
@@ -79,9 +79,6 @@ class ObjectIntake:
     def abort(self, staged: Staged) -> None:
         """Leave nothing behind."""
         self._shares.end(staged, partial(self.store.discard, staged), lambda _nothing: None)
-
-    def refused_by_disk(self, error: OSError) -> CachetierError:
-        return self.store.refused_by_disk(error)
 
     def commit(
         self,

@@ -24,7 +24,6 @@ class NodeObjects:
     ) -> None:
         self.mounts = tuple(mounts)
         self.begin, self.extend, self.abort = intake.begin, intake.extend, intake.abort
-        self.refused_by_disk = intake.refused_by_disk
         self.watermark, self.wait = puts.watermark, puts.wait
         self.commit, self.delete = puts.commit, puts.delete
         self.create_upload, self.abort_upload = uploads.create_upload, uploads.abort_upload

@@ -16,7 +16,6 @@ from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import (
     BackpressureError,
-    CachetierError,
     ConditionError,
     EntityTooSmallError,
     InvalidPartError,
@@ -135,7 +134,7 @@ class MemoryObjects:
         reader = os.open(path, os.O_RDONLY)
         reserved_bytes = (64 << 20) if size_bytes is None else size_bytes
         file = OpenFile(str(path), reader, reserved_bytes, "", "", reserved_bytes)
-        staged = Staged(file, writer)
+        staged = Staged(file, writer, lambda error: BackpressureError(str(error)))
         with self._lock:
             self.staged.append(staged)
         return staged
@@ -143,9 +142,6 @@ class MemoryObjects:
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
         staged.file.reserved_bytes = total_bytes
         return total_bytes
-
-    def refused_by_disk(self, error: OSError) -> CachetierError:
-        return BackpressureError(str(error))
 
     def abort(self, staged: Staged) -> None:
         with self._lock:

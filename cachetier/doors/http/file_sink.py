@@ -6,26 +6,16 @@ import fcntl
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from cachetier_client.bucket_format.stored import Content
 from cachetier_client.io import digests
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.doors.http.pools import Pools
-from cachetier.errors import CachetierError
 from cachetier.ingest.admission import GROWTH_BYTES
 from cachetier.ingest.shares import ShareAwaitedError
 from cachetier.local.files.data_files import ALIGNMENT_BYTES, write_all
 from cachetier.local.store import Staged
-
-
-class Room(Protocol):
-    """Who reserved a file's room, and knows what a disk's refusal means."""
-
-    def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int: ...
-
-    def refused_by_disk(self, error: OSError) -> CachetierError: ...
 
 
 class BlockDigests:
@@ -50,16 +40,19 @@ class FileSink:
     def __init__(
         self,
         stage: Staged,
-        room: Room,
+        extend: Callable[[Staged, int, float], int],
         pools: Pools,
         timeout_seconds: float,
         check_size: Callable[[int], None],
     ) -> None:
-        """Write to ``stage``; ``check_size`` raises for more bytes than were declared."""
+        """Write to ``stage``; ``check_size`` raises for more bytes than were declared.
+
+        ``extend`` reserves more room for it, see ``Ingest.extend``.
+        """
         assert stage.writer is not None
         self._stage = stage
         self._writer = stage.writer
-        self._room = room
+        self._extend = extend
         self._pools = pools
         self._timeout_seconds = timeout_seconds
         self._check_size = check_size
@@ -72,7 +65,7 @@ class FileSink:
         self._check_size(total_bytes)
         if total_bytes > self._stage.reserved_bytes:
             reserve = self._stage.reserved_bytes + GROWTH_BYTES
-            extend = partial(self._pools.patient, self._room.extend, self._stage, reserve)
+            extend = partial(self._pools.patient, self._extend, self._stage, reserve)
             try:
                 await self._pools.whole(extend(self._timeout_seconds))
             except ShareAwaitedError:  # nobody holds a place for uploads until then
@@ -86,7 +79,7 @@ class FileSink:
         try:
             write_all(self._writer, block[:aligned], number * BLOCK_BYTES)
         except OSError as error:
-            raise self._room.refused_by_disk(error) from error
+            raise self._stage.refused_by_disk(error) from error
 
     async def cut(self, size_bytes: int) -> None:
         """Cut off what aligned writes added behind the bytes."""

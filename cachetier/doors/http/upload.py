@@ -47,7 +47,7 @@ async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: 
         ingest.abort, ingest.begin, *what, shard.size_bytes, put.timeout_seconds
     )
     sink = (
-        FileSink(stage, ingest, pools, put.timeout_seconds, partial(_check_no_more, put))
+        FileSink(stage, ingest.extend, pools, put.timeout_seconds, partial(_check_no_more, put))
         if isinstance(stage, Staged)
         else _RemoteSink(put, stage)
     )

@@ -112,7 +112,7 @@ class _CheckedSink(FileSink):
         pools: Pools,
         timeout_seconds: float,
     ) -> None:
-        super().__init__(stage, objects, pools, timeout_seconds, self._check_no_more)
+        super().__init__(stage, objects.extend, pools, timeout_seconds, self._check_no_more)
         self._incoming = incoming
         self._turn = threading.Condition()
         self._next = 0

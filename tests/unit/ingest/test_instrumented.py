@@ -86,8 +86,11 @@ def test_a_put_takes_as_long_as_from_its_begin_to_its_commit(
 
 def test_a_disk_that_is_full_behind_a_door_is_told_as_that(counted: Counted) -> None:
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    staged = counted.ingest.begin(IDS, "a", len(DATA), 0.0)
 
-    assert isinstance(counted.ingest.refused_by_disk(error), DiskFullError)
+    assert isinstance(staged, Staged)
+    assert isinstance(staged.refused_by_disk(error), DiskFullError)
+    counted.ingest.abort(staged)
 
 
 def test_a_part_is_told_of_once_while_it_is_remembered(
