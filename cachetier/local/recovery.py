@@ -220,7 +220,7 @@ def _reconciled(store: Store, lost_and_found: LostAndFound, clock: Clock) -> Rec
             aside += 1
     for file_id, (version, _size) in named.items():
         _report_lost(store, version, file_id, clock)
-    store.space.account(store.read(figures.totals).local_bytes + lost_and_found.size_bytes())
+    store.space.account(store.read(figures.local_bytes) + lost_and_found.size_bytes())
     return Recovered(store, rubbish, aside, len(named))
 
 

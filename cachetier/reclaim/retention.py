@@ -82,8 +82,7 @@ class Retention:
 
     def _let_one_go(self) -> None:
         """Drain the oldest local-only step, if nothing else is being drained."""
-        totals = self._store.read(figures.totals)
-        if totals.dirty_shards:
+        if self._store.read(figures.is_draining):
             return  # that makes room
         found = self._unpinned(self._store.read(saves.saves_with_bytes))
         oldest = next((save for save in found if save.state in KEPT_SAVES), None)

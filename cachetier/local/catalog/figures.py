@@ -20,9 +20,9 @@ from cachetier_client.identity.names import MOUNT_MARK
 from cachetier.local.catalog import copies, notes, objects, rows, shards
 from cachetier.local.catalog.copies import Lag
 from cachetier.local.catalog.notes import PinTotals
-from cachetier.local.catalog.rows import LocalOnly, Row, Totals
+from cachetier.local.catalog.rows import Row
 from cachetier.model.checkpoint import PartCounts, all_sealed
-from cachetier.model.lifecycle import SaveState, ShardState
+from cachetier.model.lifecycle import ENDED_SAVES, KEPT_SAVES, SaveState, ShardState, StateSet
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import RECORD_BYTES, is_mount
 from cachetier.model.policy import LocalStep, surplus
@@ -252,37 +252,23 @@ _PLACE = (
 )
 
 
-def totals(sql: apsw.Connection) -> Totals:
-    """Return what lies here, state by state: a walk over every shard would take too long."""
-    counts = sql.execute(
-        "SELECT CASE WHEN saves.state IN ('superseded', 'refused', 'deleted') THEN 'unwanted' "
-        "WHEN saves.state = 'local_only' THEN 'kept' ELSE 'dirty' END, "
-        "sum(size_bytes), count(*), min(committed_at) "
-        "FROM shards JOIN saves ON saves.number = shards.save "
-        "WHERE shards.state = 'dirty' GROUP BY 1"
+def local_bytes(sql: apsw.Connection) -> int:
+    """Return the bytes that lie here, by the indexes: a walk over every shard takes too long."""
+    in_states = " + ".join(
+        f"(SELECT coalesce(sum(size_bytes), 0) FROM shards WHERE {condition})"
+        for condition in (ShardState.DIRTY.sql(), ShardState.QUARANTINED.sql(), _CLEAN)
     )
-    by_fate = {row[0]: row[1:] for row in counts}
-    dirty_bytes, dirty_shards, oldest_dirty_at = by_fate.get("dirty", (0, 0, None))
-    kept_bytes, kept_shards, _ = by_fate.get("kept", (0, 0, None))
-    unwanted_bytes, _, _ = by_fate.get("unwanted", (0, 0, None))
-    kept_steps, declared_steps = sql.execute(
-        "SELECT coalesce(sum(state = 'local_only'), 0), count(*) FROM saves "
-        "WHERE local_only_at IS NOT NULL"
-    ).get
-    clean_bytes = sql.execute(
-        "SELECT coalesce(sum(size_bytes), 0) FROM shards WHERE state = 'clean' AND here"
-    ).get
-    quarantined_bytes, quarantined_shards = sql.execute(
-        "SELECT coalesce(sum(size_bytes), 0), count(*) FROM shards WHERE state = 'quarantined'"
-    ).get
-    return Totals(
-        local_bytes=clean_bytes + dirty_bytes + kept_bytes + unwanted_bytes + quarantined_bytes,
-        dirty_bytes=dirty_bytes,
-        dirty_shards=dirty_shards,
-        oldest_dirty_at=oldest_dirty_at,
-        quarantined_shards=quarantined_shards,
-        local_only=LocalOnly(kept_steps, kept_shards, kept_bytes, declared_steps),
+    return int(sql.execute(f"SELECT {in_states}").get)
+
+
+def is_draining(sql: apsw.Connection) -> bool:
+    """Return whether a shard is dirty that is to be drained: no policy keeps its save here."""
+    query = (
+        "SELECT EXISTS (SELECT 1 FROM shards JOIN saves ON number = save "
+        f"WHERE {ShardState.DIRTY.sql('shards.state')} "
+        f"AND {StateSet((*KEPT_SAVES, *ENDED_SAVES)).sql_not('saves.state')})"
     )
+    return bool(sql.execute(query).get)
 
 
 def dirty_by_save(sql: apsw.Connection) -> dict[int, Dirty]:

@@ -128,16 +128,6 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True)
-class LocalOnly:
-    """What policies keep from the remote; ``declared_steps`` counts every step they ever did."""
-
-    steps: int = 0
-    shards: int = 0
-    size_bytes: int = 0
-    declared_steps: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Backlog:
     """What the drain owes an unfinished save; ``whole``: sealed by all its ranks, here."""
 
@@ -148,22 +138,6 @@ class Backlog:
     dirty_bytes: int
     sealed: bool
     whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What lies on this node, in bytes and shards.
-
-    ``dirty`` leaves out what is local-only, and what belongs to saves that were superseded or
-    refused.
-    """
-
-    local_bytes: int
-    dirty_bytes: int
-    dirty_shards: int
-    oldest_dirty_at: float | None
-    quarantined_shards: int
-    local_only: LocalOnly
 
 
 @dataclass(frozen=True, slots=True)

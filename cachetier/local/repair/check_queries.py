@@ -182,7 +182,7 @@ def accounts(sql: apsw.Connection) -> tuple[int, int]:
         "SELECT coalesce(sum(size_bytes), 0) FROM shards NOT INDEXED "
         "WHERE state IN ('dirty', 'quarantined') OR (state = 'clean' AND here)"
     ).get
-    return figures.totals(sql).local_bytes, int(walked)
+    return figures.local_bytes(sql), int(walked)
 
 
 def pack_of(

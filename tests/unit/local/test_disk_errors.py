@@ -92,7 +92,7 @@ def test_a_staged_file_that_somebody_removed_is_refused_at_its_commit(
         with pytest.raises(StagedIOError, match="somebody removed the staged file"):
             store.commit(staged, IDS, "x", Content(4096, digest, (digest,)))
 
-        assert store.read(figures.totals).local_bytes == store.space.used_bytes == 0
+        assert store.read(figures.local_bytes) == store.space.used_bytes == 0
         assert store.fenced is None and not heard
         put(store)
 

@@ -11,7 +11,7 @@ import pytest
 from cachetier.drain.serve.remote_state import DurableRemoteState
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.local.catalog import figures, saves
-from cachetier.local.catalog.rows import LocalOnly
+from cachetier.local.catalog.figures import NodeTotals
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import SaveState
 from cachetier.model.policy import Policy
@@ -48,8 +48,14 @@ def state_of(node: Node, step: int, save: str = "save") -> SaveState:
     return found.state
 
 
-def kept(node: Node) -> LocalOnly:
-    return node.store.read(figures.totals).local_only
+def looked(node: Node) -> NodeTotals:
+    return node.store.look(lambda sql: figures.node_totals(sql, [], 0.0))
+
+
+def kept(node: Node) -> tuple[int, int, int, int]:
+    """Return the steps, shards and bytes that a policy keeps here, and how many steps it did."""
+    found = looked(node)
+    return found.policy.steps, found.kept.shards, found.kept.size_bytes, found.policy.ever
 
 
 def test_a_step_that_is_not_divisible_is_whole_here_and_never_sent(
@@ -79,12 +85,13 @@ def test_a_step_that_is_divisible_is_drained(every_tenth: Node) -> None:
 def test_local_only_bytes_are_counted_apart_from_dirty_ones(every_tenth: Node) -> None:
     save_step(every_tenth, 7)
     save_step(every_tenth, 10)
-    totals = every_tenth.store.read(figures.totals)
+    dirty = looked(every_tenth).dirty
     size_bytes = len(LARGE) + len(b"save of 7")
 
-    assert (totals.dirty_shards, totals.dirty_bytes) == (2, size_bytes + 1)
-    assert kept(every_tenth) == LocalOnly(1, 2, size_bytes, declared_steps=1)
-    assert totals.local_bytes == every_tenth.store.space.used_bytes
+    assert (dirty.shards, dirty.size_bytes) == (2, size_bytes + 1)
+    assert kept(every_tenth) == (1, 2, size_bytes, 1)
+    local_bytes = every_tenth.store.read(figures.local_bytes)
+    assert local_bytes == every_tenth.store.space.used_bytes
 
 
 def test_an_unsealed_step_says_so_whatever_the_policy(every_tenth: Node) -> None:
@@ -122,7 +129,7 @@ def test_a_flush_of_the_very_step_sends_it_after_all(every_tenth: Node) -> None:
 
     assert latest(every_tenth, Level.DURABLE) == 7
     assert not every_tenth.checkpoints.flush("run", 7, 0.0)
-    assert kept(every_tenth) == LocalOnly(declared_steps=1)
+    assert kept(every_tenth) == (0, 0, 0, 1)
 
 
 def test_what_was_decided_survives_a_restart(
@@ -169,7 +176,7 @@ def test_a_published_step_makes_older_ones_local_only_in_one_go(superseding: Nod
         SaveState.LOCAL_ONLY,
         SaveState.PUBLISHED,
     ]
-    assert kept(superseding).steps == 1
+    assert kept(superseding)[0] == 1
     superseding.drain.drain_all()
     assert latest(superseding, Level.DURABLE) == 3
     assert [view.step for view in superseding.checkpoints.steps("run", Level.DURABLE)] == [1, 3]

@@ -85,7 +85,7 @@ def test_of_local_only_steps_the_newest_stay_and_the_others_are_told(make: MakeN
     assert (removed, steps_here(node)) == ([1, 2], [3, 4])
     assert [view.step for view in node.checkpoints.steps("run")] == [3, 4]
     assert latest(node, Level.LOCAL) == 4
-    assert node.store.read(figures.totals).local_only.declared_steps == 4
+    assert node.store.read(figures.kept_by_policy).ever == 4
 
 
 def test_a_step_that_is_removed_for_room_stays_in_the_bucket(make: MakeNode) -> None:

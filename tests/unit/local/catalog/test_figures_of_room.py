@@ -12,7 +12,7 @@ from cachetier.access.principals import Caller, Principal
 from cachetier.access.roles import Role
 from cachetier.local.catalog import figures
 from cachetier.local.catalog.figures import NodeTotals, node_totals
-from cachetier.local.catalog.rows import LocalOnly, Totals
+from cachetier.local.catalog.notes import PinTotals
 from cachetier.model.policy import Policy
 from tests.stateful.node import Node
 from tests.unit.steps.test_operations import LARGE, ids, save_step
@@ -164,4 +164,6 @@ def test_the_damaged_newest_step_of_a_policy_leaves_the_one_before_it(node: Node
 
 
 def test_a_node_with_nothing_on_it_has_nothing_dirty(node: Node) -> None:
-    assert node.store.read(figures.totals) == Totals(0, 0, 0, None, 0, LocalOnly())
+    found = node.store.look(lambda sql: node_totals(sql, [], 0.0))
+    assert found == NodeTotals(pins=PinTotals())
+    assert node.store.read(figures.local_bytes) == 0

@@ -91,9 +91,10 @@ PLANS: dict[str, tuple[Callable[[apsw.Connection], object], str]] = {
         "published_saves, saves of step, shards of save, sorter (order by)",
     ),
     "pins": (notes.pins, "saves of step, scan pins, shards of save"),
-    "totals": (
-        figures.totals,
-        "dirty_shards, evictable_shards, local_only_saves, quarantined_shards, sorter (group by)",
+    "is anything drained": (figures.is_draining, "dirty_shards"),
+    "local bytes": (
+        figures.local_bytes,
+        "dirty_shards, evictable_shards, quarantined_shards",
     ),
     "held by run": (
         figures.held_by_run,
@@ -116,10 +117,7 @@ PLANS: dict[str, tuple[Callable[[apsw.Connection], object], str]] = {
     ),
     "accounts": (
         check_queries.accounts,
-        (
-            "dirty_shards, evictable_shards, local_only_saves, quarantined_shards, "
-            "scan shards, sorter (group by)"
-        ),
+        "dirty_shards, evictable_shards, quarantined_shards, scan shards",
     ),
 }
 
