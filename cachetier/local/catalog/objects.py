@@ -21,9 +21,8 @@ from dataclasses import dataclass, field, replace
 
 import apsw
 from cachetier_client.bucket_format.stored import Content, Stored
-from cachetier_client.io import digests
 
-from cachetier.errors import CatalogDamagedError, ConditionError, NoSuchKeyError, NotFoundError
+from cachetier.errors import ConditionError, NoSuchKeyError, NotFoundError
 from cachetier.local.catalog import copies, notes, rows, saves, shards
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, Row
 from cachetier.model import lifecycle
@@ -42,13 +41,6 @@ from cachetier.model.objects import (
 )
 from cachetier.model.shard import Shard
 
-_COLUMNS = (
-    "objects.version, objects.save, saves.run, objects.key, objects.deleted, objects.size_bytes, "
-    "objects.digest, objects.etag, objects.head, objects.part_sizes, objects.committed_at, "
-    "objects.follows, objects.state, objects.base, objects.remote_etag, objects.epoch, "
-    "objects.waits, objects.acknowledged_at, objects.conditional, objects.stamped, "
-    "objects.request, objects.row_digest"
-)
 # A conflict holds back what came after it under its key, and nothing else. (The first condition is
 # for the index.)
 TO_SHOW = (
@@ -286,55 +278,10 @@ def next_of_key(sql: apsw.Connection, found: ObjectVersion) -> ObjectVersion | N
 
 def objects_where(sql: apsw.Connection, condition: str, *values: object) -> list[ObjectVersion]:
     query = (
-        f"SELECT {_COLUMNS} FROM objects JOIN saves ON saves.number = objects.save "
+        f"SELECT {rows.OBJECT_COLUMNS} FROM objects JOIN saves ON saves.number = objects.save "
         f"WHERE {condition}"
     )
-    return [object_of(row) for row in sql.execute(query, values)]
-
-
-def object_of(row: Row) -> ObjectVersion:
-    """Read a row of an object.
-
-    Raises:
-        CatalogDamagedError: The row is not what was written.
-    """
-    version, save, run, key, deleted, size, digest, etag, head, sizes, committed_at, *rest = row
-    follows, state, base, remote_etag, epoch, waits, *stamp, request, checked = rest
-    acknowledged_at, conditional, stamped = stamp
-    identity = str(run), str(key), bool(deleted), int(size), rows.unpacked(digest), str(etag)
-    if object_row_digest(*identity, str(head), str(sizes), int(follows)) != checked:
-        raise CatalogDamagedError(
-            f"the catalog's row of object {key} does not match its own digest", run=run, name=key
-        )
-    of_bytes = identity[2:]
-    return ObjectVersion(
-        version,
-        save,
-        run,
-        key,
-        *of_bytes,
-        Head.of_text(head),
-        tuple(map(int, sizes.split(","))) if sizes else (),
-        committed_at,
-        follows,
-        ObjectState(state),
-        base,
-        remote_etag,
-        epoch,
-        waits,
-        acknowledged_at,
-        bool(conditional),
-        stamped,
-        request,
-    )
-
-
-def object_row_digest(*identity: str | int) -> bytes:
-    """Return the digest of what an object's row promises; how far it got may change.
-
-    ``identity`` are run, key, deleted, size, digest, ETag, head, part sizes and follows, in order.
-    """
-    return rows.packed(digests.digest_of("\0".join(map(str, identity)).encode()))
+    return [rows.object_of(row) for row in sql.execute(query, values)]
 
 
 def _behind(prefix: str) -> str | None:
@@ -476,7 +423,7 @@ def insert_version(
             *(new.etag, head, sizes, now, new.follows),
             *(ObjectState.DIRTY, _base(newest, condition), new.epoch, new.waits),
             *(new.acknowledged_at, int(condition.asks), new.stamped),
-            object_row_digest(save.run, new.key, *of_bytes, head, sizes, new.follows),
+            rows.object_row_digest(save.run, new.key, *of_bytes, head, sizes, new.follows),
         ),
     )
     version = sql.last_insert_rowid()

@@ -27,7 +27,8 @@ from cachetier_client.io import digests
 
 from cachetier.errors import CatalogDamagedError
 from cachetier.model.checkpoint import RankPart, Save
-from cachetier.model.lifecycle import PartState, SaveState, ShardState
+from cachetier.model.lifecycle import ObjectState, PartState, SaveState, ShardState
+from cachetier.model.objects import Head, ObjectVersion
 from cachetier.model.shard import Shard
 
 Row = tuple[Any, ...]
@@ -46,6 +47,13 @@ SHARD_COLUMNS = (
     "shards.size_bytes, shards.digest, shards.block_digests, shards.state, "
     "shards.file_id, shards.inline, shards.committed_at, shards.row_digest, "
     f"{', '.join(f'shards.{name}' for name in FACT_NAMES)}"
+)
+OBJECT_COLUMNS = (
+    "objects.version, objects.save, saves.run, objects.key, objects.deleted, objects.size_bytes, "
+    "objects.digest, objects.etag, objects.head, objects.part_sizes, objects.committed_at, "
+    "objects.follows, objects.state, objects.base, objects.remote_etag, objects.epoch, "
+    "objects.waits, objects.acknowledged_at, objects.conditional, objects.stamped, "
+    "objects.request, objects.row_digest"
 )
 # What a put says of a shard, in the order of ``row_of_new_shard``.
 SAID_COLUMNS = ("name", "rank", "size_bytes", "digest", "block_digests", "row_digest", *FACT_NAMES)
@@ -300,3 +308,48 @@ def shard_of(row: Row) -> Shard:
         )
     place = ShardState(state), file_id, bool(inline), committed_at
     return Shard(version, save, run, step, save_id, name, rank, content, *place, said)
+
+
+def object_of(row: Row) -> ObjectVersion:
+    """Read a row of an object.
+
+    Raises:
+        CatalogDamagedError: The row is not what was written.
+    """
+    version, save, run, key, deleted, size, digest, etag, head, sizes, committed_at, *rest = row
+    follows, state, base, remote_etag, epoch, waits, *stamp, request, checked = rest
+    acknowledged_at, conditional, stamped = stamp
+    identity = str(run), str(key), bool(deleted), int(size), unpacked(digest), str(etag)
+    if object_row_digest(*identity, str(head), str(sizes), int(follows)) != checked:
+        raise CatalogDamagedError(
+            f"the catalog's row of object {key} does not match its own digest", run=run, name=key
+        )
+    of_bytes = identity[2:]
+    return ObjectVersion(
+        version,
+        save,
+        run,
+        key,
+        *of_bytes,
+        Head.of_text(head),
+        tuple(map(int, sizes.split(","))) if sizes else (),
+        committed_at,
+        follows,
+        ObjectState(state),
+        base,
+        remote_etag,
+        epoch,
+        waits,
+        acknowledged_at,
+        bool(conditional),
+        stamped,
+        request,
+    )
+
+
+def object_row_digest(*identity: str | int) -> bytes:
+    """Return the digest of what an object's row promises; how far it got may change.
+
+    ``identity`` are run, key, deleted, size, digest, ETag, head, part sizes and follows, in order.
+    """
+    return packed(digests.digest_of("\0".join(map(str, identity)).encode()))
