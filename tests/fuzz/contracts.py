@@ -145,9 +145,11 @@ HEADER: dict[str, Any] = {
     "follows": False,
 }
 PARSED: tuple[Callable[[Any], object], ...] = (
-    *(requests.Put.parse, requests.Begin.parse, requests.Open.parse, requests.ReadBlock.parse),
-    *(requests.Seal.parse, requests.Wait.parse, requests.content_of),
-    lambda each: requests.ids_of(each.header),
+    *(requests.Put.parse, requests.content_of),
+    lambda each: requests.put_of(each.header),
+    lambda each: requests.shard_of(each.header),
+    lambda each: requests.level_of(each.header),
+    lambda each: requests.optional_count_of(each.header, "blocks"),
     lambda each: requests.flag_of(each.header, "follows"),
     lambda each: requests.instant_of(each.header.get("since")),
 )

@@ -43,110 +43,6 @@ class Put:
         return cls(shard, bytes(frame.body), digest_of(header), timeout_of(header))
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
-    """A put whose bytes are still to come."""
-
-    shard: PutRequest
-    timeout_seconds: float
-
-    @classmethod
-    def parse(cls, frame: Frame) -> Begin:
-        return cls(put_of(frame.header), timeout_of(frame.header))
-
-
-@dataclass(frozen=True, slots=True)
-class Open:
-    """A shard to read; ``blocks`` says how many of it, where it need not be brought here whole.
-
-    With ``follow`` it may be given out while it arrives.
-    """
-
-    run: str
-    step: int
-    name: str
-    timeout_seconds: float
-    restore: bool
-    blocks: int | None
-    follow: bool
-
-    @classmethod
-    def parse(cls, frame: Frame) -> Open:
-        header = frame.header
-        restore = header.get("restore", True) is not False
-        blocks = optional_count_of(header, "blocks")
-        follow = header.get("follow", False) is True
-        return cls(*step_of(header), name_of(header), timeout_of(header), restore, blocks, follow)
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """A question which blocks of a shard that arrives are there, beyond ``known`` of them."""
-
-    run: str
-    step: int
-    name: str
-    timeout_seconds: float
-    version: int
-    known: int
-
-    @classmethod
-    def parse(cls, frame: Frame) -> Arrived:
-        header = frame.header
-        version, known = count_of(header, "version"), count_of(header, "known")
-        return cls(*step_of(header), name_of(header), timeout_of(header), version, known)
-
-
-@dataclass(frozen=True, slots=True)
-class ReadBlock:
-    """One block of a shard; ``blocks`` says how many of it are wanted in all."""
-
-    run: str
-    step: int
-    name: str
-    timeout_seconds: float
-    block: int
-    blocks: int | None
-
-    @classmethod
-    def parse(cls, frame: Frame) -> ReadBlock:
-        header = frame.header
-        block, blocks = count_of(header, "block"), optional_count_of(header, "blocks")
-        return cls(*step_of(header), name_of(header), timeout_of(header), block, blocks)
-
-
-@dataclass(frozen=True, slots=True)
-class Seal:
-    """A rank's word that its part is whole."""
-
-    ids: SaveIds
-    ranks_on_node: int | None
-    follows: bool
-
-    @classmethod
-    def parse(cls, frame: Frame) -> Seal:
-        header = frame.header
-        ranks_on_node = optional_count_of(header, "ranks_on_node")
-        return cls(ids_of(header), ranks_on_node, flag_of(header, "follows"))
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A step, or one shard of it, to wait for until it has reached ``level``."""
-
-    run: str
-    step: int
-    name: str | None
-    level: Level
-    timeout_seconds: float
-
-    @classmethod
-    def parse(cls, frame: Frame) -> Wait:
-        header = frame.header
-        name = None if header.get("name") is None else name_of(header)
-        return cls(*step_of(header), name, level_of(header), timeout_of(header))
-
-
 # --- fields --------------------------------------------------------------------------------------
 
 
@@ -174,6 +70,11 @@ def step_of(header: Header) -> tuple[str, int]:
 
 def name_of(header: Header) -> str:
     return names.checked_name(header.get("name"))
+
+
+def shard_of(header: Header) -> tuple[str, int, str]:
+    """Return run, step and name of a shard to read."""
+    return *step_of(header), name_of(header)
 
 
 def level_of(header: Header) -> Level:

@@ -252,14 +252,14 @@ class Session:
             return partial(self._serve_one, frame, _raising(error))
         return partial(self._serve_one, frame, lambda _s, _f: Reply(finish().as_reply()))
 
-    def _begin(self, request: requests.Begin) -> Reply:
+    def _begin(self, header: Header) -> Reply:
+        shard, timeout_seconds = requests.put_of(header), requests.timeout_of(header)
         self._node.refuse_when_leaving()
-        shard = request.shard
         self._node.incidents.used(self._client_id, shard.ids.run)
         if len(self._staged) >= STAGED_LIMIT:
             raise InvalidRequestError(f"{STAGED_LIMIT} puts are staged on this connection already")
         begin = partial(self._node.ingest.begin, shard.ids, shard.name, shard.size_bytes)
-        stage = self._in_share(request.timeout_seconds, begin)
+        stage = self._in_share(timeout_seconds, begin)
         staging, self._next_staging = self._next_staging, self._next_staging + 1
         self._staged[staging] = _StagedPut(shard, stage)
         if not isinstance(stage, Staged):
@@ -335,45 +335,54 @@ class Session:
 
     # --- reads -----------------------------------------------------------------------------------
 
-    def _open(self, request: requests.Open) -> Reply:
-        run, step, name = request.run, request.step, request.name
-        restore, timeout_seconds = self._node.restore, request.timeout_seconds
-        whole = restore.follow if request.follow else restore.open
-        if request.restore:
-            return opened_reply(whole(run, step, name, timeout_seconds))
-        blocks = request.blocks or 0
-        return opened_reply(restore.open_part(run, step, name, blocks, timeout_seconds, whole))
+    def _open(self, header: Header) -> Reply:
+        """Open a shard; unless it is to be restored, ``blocks`` says how many of it are wanted.
 
-    def _arrived(self, request: requests.Arrived) -> Reply:
+        With ``follow`` it may be given out while it arrives.
+        """
+        shard, timeout_seconds = requests.shard_of(header), requests.timeout_of(header)
+        blocks, restore = requests.optional_count_of(header, "blocks"), self._node.restore
+        whole = restore.follow if header.get("follow") is True else restore.open
+        if header.get("restore") is not False:
+            return opened_reply(whole(*shard, timeout_seconds))
+        return opened_reply(restore.open_part(*shard, blocks or 0, timeout_seconds, whole))
+
+    def _arrived(self, header: Header) -> Reply:
         """Say which blocks are there, a byte for each eight, the first in the lowest bit."""
-        where = request.run, request.step, request.name, request.version
-        there = self._node.restore.arrived(*where, request.known, request.timeout_seconds)
+        shard, timeout_seconds = requests.shard_of(header), requests.timeout_of(header)
+        version, known = (requests.count_of(header, field) for field in ("version", "known"))
+        there = self._node.restore.arrived(*shard, version, known, timeout_seconds)
         bits = sum(1 << block for block in there)
         return Reply({}, bits.to_bytes(bits.bit_length() // 8 + 1, "little"))
 
-    def _read_block(self, request: requests.ReadBlock) -> Reply:
-        """Give one block of a shard that is only remote; of any other what ``open`` gives."""
-        run, step, name = request.run, request.step, request.name
-        blocks = 1 if request.blocks is None else request.blocks
-        opened = self._node.restore.open_part(run, step, name, blocks, request.timeout_seconds)
+    def _read_block(self, header: Header) -> Reply:
+        """Give one block of a shard that is only remote; of any other what ``open`` gives.
+
+        ``blocks`` says how many of it are wanted in all.
+        """
+        shard, timeout_seconds = requests.shard_of(header), requests.timeout_of(header)
+        block = requests.count_of(header, "block")
+        blocks = requests.optional_count_of(header, "blocks")
+        wanted = 1 if blocks is None else blocks
+        opened = self._node.restore.open_part(*shard, wanted, timeout_seconds)
         if opened.remote is None:
             return opened_reply(opened)
-        if request.block >= len(opened.shard.content.block_digests):
-            raise InvalidRequestError(f"shard {name} has no block {request.block}", name=name)
-        return Reply(opened_header(opened), bytes(opened.remote.read(request.block)))
+        if block >= len(opened.shard.content.block_digests):
+            name = opened.shard.name
+            raise InvalidRequestError(f"shard {name} has no block {block}", name=name)
+        return Reply(opened_header(opened), bytes(opened.remote.read(block)))
 
     def _verify(self, header: Header) -> Reply:
-        run, step = requests.step_of(header)
-        return Reply({"sound": self._node.restore.verify(run, step, requests.name_of(header))})
+        return Reply({"sound": self._node.restore.verify(*requests.shard_of(header))})
 
     # --- whole steps -----------------------------------------------------------------------------
 
-    def _seal(self, request: requests.Seal) -> Reply:
+    def _seal(self, header: Header) -> Reply:
+        ids, follows = requests.ids_of(header), requests.flag_of(header, "follows")
+        ranks_on_node = requests.optional_count_of(header, "ranks_on_node")
         self._node.refuse_when_stopping()
-        self._node.incidents.used(self._client_id, request.ids.run)
-        sealed = self._node.checkpoints.seal(
-            request.ids, request.ranks_on_node, follows=request.follows
-        )
+        self._node.incidents.used(self._client_id, ids.run)
+        sealed = self._node.checkpoints.seal(ids, ranks_on_node, follows=follows)
         return Reply({"sealed_ranks": sealed})
 
     def _abort_rank(self, ids: SaveIds) -> Reply:
@@ -381,12 +390,14 @@ class Session:
         self._node.checkpoints.abort_rank(ids)
         return Reply({})
 
-    def _wait(self, request: requests.Wait) -> Reply:
-        reached = self._node.checkpoints.level_reached(
-            request.run, request.step, request.name, request.level
+    def _wait(self, header: Header) -> Reply:
+        step, level = requests.step_of(header), requests.level_of(header)
+        name = None if header.get("name") is None else requests.name_of(header)
+        timeout_seconds = requests.timeout_of(header)
+        reached = self._node.checkpoints.level_reached(*step, name, level)
+        return Reply(
+            {"level": str(level), "age_seconds": self._answer_to(reached, timeout_seconds)}
         )
-        age_seconds = self._answer_to(reached, request.timeout_seconds)
-        return Reply({"level": str(request.level), "age_seconds": age_seconds})
 
     def _flush(self, header: Header) -> Reply:
         run, step = header.get("run"), header.get("step")
@@ -537,17 +548,17 @@ def _step(frame: Frame) -> Step:
 _OPERATIONS: dict[str, _Operation] = {
     "hello": _on(_header, Session._hello),
     "put": _on(requests.Put.parse, Session._put),
-    "begin": _on(requests.Begin.parse, Session._begin),
+    "begin": _on(_header, Session._begin),
     "extend": _on(_header, Session._extend),
     "commit": Session._commit,
     "abort": _on(_header, Session._abort),
-    "open": _on(requests.Open.parse, Session._open),
-    "arrived": _on(requests.Arrived.parse, Session._arrived),
-    "read_block": _on(requests.ReadBlock.parse, Session._read_block),
+    "open": _on(_header, Session._open),
+    "arrived": _on(_header, Session._arrived),
+    "read_block": _on(_header, Session._read_block),
     "verify": _on(_header, Session._verify),
-    "seal": _on(requests.Seal.parse, Session._seal),
+    "seal": _on(_header, Session._seal),
     "abort_rank": _on(lambda frame: requests.ids_of(frame.header), Session._abort_rank),
-    "wait": _on(requests.Wait.parse, Session._wait),
+    "wait": _on(_header, Session._wait),
     "flush": _on(_header, Session._flush),
     "restore_step": _on(_header, Session._restore_step),
     "delete_step": _on(_step, Session._delete_step),
