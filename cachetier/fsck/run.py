@@ -24,7 +24,7 @@ from cachetier.fsck.mount_checks import MountChecks
 from cachetier.fsck.remote_checks import RemoteChecks
 from cachetier.fsck.repairs import ABOUT_TO, AT_START, Repairs
 from cachetier.fsck.row_repairs import repaired_rows
-from cachetier.local.catalog import saves, wal
+from cachetier.local.catalog import connection, saves
 from cachetier.local.catalog.rows import LOST_WITH_LOG
 from cachetier.local.lost_and_found import LostAndFound
 from cachetier.local.recovery import CATALOG_NAME, lock_directory, open_store
@@ -134,7 +134,7 @@ def _looked(
     report: FsckReport,
     sleep: Sleep,
 ) -> Iterator[Finding]:
-    if not report.online and wal.is_log_lost(cache_dir / CATALOG_NAME):
+    if not report.online and connection.is_log_lost(cache_dir / CATALOG_NAME):
         message = "commits that were acknowledged went with its log"
         yield Finding(FindingKind.LOG_LOST, message)
     try:
@@ -196,7 +196,7 @@ def _repaired(
             restore.close()
         store.close()
     if made_up:
-        wal.remove_mark(cache_dir / CATALOG_NAME)
+        connection.remove_mark(cache_dir / CATALOG_NAME)
 
 
 def _loss_in(findings: Sequence[Finding], *, rebuild: bool) -> Finding | None:

@@ -25,7 +25,7 @@ import apsw
 from cachetier_client.clock import Clock
 
 from cachetier.errors import CatalogDamagedError, DirectoryInUseError
-from cachetier.local.catalog import connection, figures, shards, wal
+from cachetier.local.catalog import connection, figures, shards
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.catalog.connection import Reserve
 from cachetier.local.catalog.rows import IncidentRecord
@@ -139,7 +139,7 @@ def open_store(
     sync_filesystem(cache_dir)
     catalog_path = cache_dir / CATALOG_NAME
     _refuse_lost_catalog(catalog_path, files)
-    wal.check_log(catalog_path, may_be_lost=log_may_be_lost)
+    connection.check_log(catalog_path, may_be_lost=log_may_be_lost)
     writer = connection.open_writer(catalog_path, clock.now(), vfs)
     try:
         store_id = connection.store_id_of(writer)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import pytest
 
-from cachetier.local.catalog import wal
+from cachetier.local.catalog import connection
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from tests.stateful.unsynced import unsynced
@@ -23,7 +23,7 @@ def vfs() -> Iterator[str]:
 def _sums_of_frames_are_remembered() -> Iterator[None]:
     """Thousands of restarts from images of one life sum the same frames, in Python."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wal, "_checksum", lru_cache(maxsize=4096)(wal._checksum))
+        patch.setattr(connection, "_checksum", lru_cache(maxsize=4096)(connection._checksum))
         yield
 
 

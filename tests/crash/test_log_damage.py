@@ -17,7 +17,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CachetierError, CatalogDamagedError, NotFoundError
-from cachetier.local.catalog import wal
+from cachetier.local.catalog import connection
 from cachetier.local.recovery import lock_directory, open_store
 from tests.crash.sweep import Remote
 from tests.fakes.fake_clock import FakeClock
@@ -153,7 +153,7 @@ def test_a_flipped_bit_at_any_offset_is_refused_or_takes_back_the_last_commit_al
 def wal_check(place: Path, log: bytes) -> None:
     path = place / "log"
     path.write_bytes(log)
-    wal.check_frames(path)
+    connection.check_frames(path)
 
 
 def test_start_up_refuses_what_the_check_refuses(killed: Killed, tmp_path: Path, vfs: str) -> None:

@@ -57,7 +57,7 @@ from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import CatalogDamagedError, PreconditionFailedError
-from cachetier.local.catalog import connection, wal
+from cachetier.local.catalog import connection
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.identity import FileMark
@@ -182,7 +182,7 @@ def test_the_harness_catches_a_mark_of_the_log_whose_name_is_not_synced(
             os.fsync(file.fileno())
         new.replace(path)
 
-    monkeypatch.setattr(wal, "write_synced", careless)
+    monkeypatch.setattr(connection, "write_synced", careless)
 
     found = caught(every=5, at="(sync cache/catalog.db-wal)", without_log=1)
     assert "without its log: readers get" in found
@@ -191,13 +191,13 @@ def test_the_harness_catches_a_mark_of_the_log_whose_name_is_not_synced(
 def test_the_harness_catches_a_mark_that_goes_before_the_last_checkpoint(
     caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    end = wal.end_mark
+    end = connection.end_mark
 
     def hasty(sql: apsw.Connection, catalog: Path) -> None:
-        wal.remove_mark(catalog)
+        connection.remove_mark(catalog)
         end(sql, catalog)
 
-    monkeypatch.setattr(wal, "end_mark", hasty)
+    monkeypatch.setattr(connection, "end_mark", hasty)
 
     found = caught(every=5, at="(write cache/catalog.db)", without_log=1)
     assert "without its log: seals were lost" in found
@@ -209,10 +209,10 @@ def test_the_harness_catches_a_torn_tail_of_the_log_that_is_taken_for_whole(
     """As of a log without sums: whatever the last frames hold counts."""
 
     def believe(log: Path) -> None:
-        if wal.life_of(log) is not None:
+        if connection.life_of(log) is not None:
             log.write_bytes(summed_anew(log.read_bytes()))
 
-    monkeypatch.setattr(wal, "check_frames", believe)
+    monkeypatch.setattr(connection, "check_frames", believe)
 
     found = caught(every=3, lucks=1, calls=15, at="(sync cache/catalog.db-wal)")
     assert "luck" in found
@@ -220,12 +220,12 @@ def test_the_harness_catches_a_torn_tail_of_the_log_that_is_taken_for_whole(
 
 def summed_anew(log: bytes) -> bytes:
     """Return a log in which each frame of its last life has a sum that is right."""
-    _magic, _version, page_bytes, _sequence, salt1, salt2, *_ = wal._HEADER.unpack_from(log)
-    running, whole = wal._checksum(log[:24], "<", (0, 0)), bytearray(log)
-    for frame in wal._frames(log, page_bytes, (salt1, salt2)):
+    _magic, _version, page_bytes, _sequence, salt1, salt2, *_ = connection._HEADER.unpack_from(log)
+    running, whole = connection._checksum(log[:24], "<", (0, 0)), bytearray(log)
+    for frame in connection._frames(log, page_bytes, (salt1, salt2)):
         if frame.salts_kept < 2:
             break
-        running = wal._checksum(frame.head + frame.page, "<", running)
+        running = connection._checksum(frame.head + frame.page, "<", running)
         struct.pack_into(">2I", whole, frame.offset + 16, *running)
     return bytes(whole)
 

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import apsw
 
 from cachetier.errors import CatalogDamagedError, ConfigError
-from cachetier.local.catalog import connection, schema, wal
+from cachetier.local.catalog import connection, schema
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles, sync_directory
 from cachetier.local.lost_and_found import Identity
@@ -65,7 +65,7 @@ def viewed(cache_dir: Path, *, alone: bool) -> Iterator[CatalogView]:
         raise CatalogDamagedError(f"{CATALOG_NAME} is missing")
     try:
         if alone:
-            wal.check_log(path, may_be_lost=True)
+            connection.check_log(path, may_be_lost=True)
             with peeked(cache_dir) as sql:
                 assert sql is not None
                 yield _usable(sql, cache_dir)
@@ -105,7 +105,7 @@ def mending(
     path = cache_dir / CATALOG_NAME
     if not path.exists():  # opening it would make an empty one
         raise CatalogDamagedError(f"{CATALOG_NAME} is missing")
-    wal.check_log(path, may_be_lost=log_may_be_lost)
+    connection.check_log(path, may_be_lost=log_may_be_lost)
     writer = connection.open_writer(path, now)
     try:
         refuse_other_store(cache_dir, connection.store_id_of(writer))
@@ -166,7 +166,7 @@ def begin_anew(cache_dir: Path, now: float) -> str:
     may be shards whose marks were lost, as in a copy, and no row tells any more. Until the files
     are taken back and ``running.remove`` is called, no service starts on it.
     """
-    wal.begin_mark_without_log(cache_dir / CATALOG_NAME)
+    connection.begin_mark_without_log(cache_dir / CATALOG_NAME)
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%dT%H%M%SZ")
     kept = f"catalog-{stamp}.db"
     for suffix in ("", "-wal", "-shm"):

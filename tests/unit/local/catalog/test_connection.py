@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from cachetier.errors import CatalogDamagedError, ConfigError
-from cachetier.local.catalog import connection, wal
+from cachetier.local.catalog import connection
 from cachetier.local.catalog.connection import open_writer
 
 
@@ -40,7 +40,7 @@ def test_a_catalog_that_could_not_begin_its_log_is_not_marked_as_running(tmp_pat
     sql.execute("PRAGMA journal_mode = DELETE").fetchall()
 
     with pytest.raises(CatalogDamagedError, match="begin its log"):
-        wal.begin_mark(sql, path)
+        connection.begin_mark(sql, path)
 
-    assert not wal.mark_path(path).exists()
+    assert not connection.mark_path(path).exists()
     sql.close()

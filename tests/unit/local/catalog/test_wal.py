@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cachetier.errors import CatalogDamagedError
-from cachetier.local.catalog import wal
+from cachetier.local.catalog import connection
 
 PAGE_BYTES = 512
 FRAME_BYTES = 24 + PAGE_BYTES
@@ -17,11 +17,11 @@ FRAME_BYTES = 24 + PAGE_BYTES
 def log_of(commits: list[int], *, salts: tuple[int, int] = (7, 8)) -> bytearray:
     """Build a log; each number is a frame: 0, or the size in pages with which it ends a commit."""
     header = struct.pack(">6I", 0x377F0683, 3007000, PAGE_BYTES, 0, *salts)
-    running = wal._checksum(header, ">", (0, 0))
+    running = connection._checksum(header, ">", (0, 0))
     log = bytearray(header + struct.pack(">2I", *running))
     for number, pages in enumerate(commits, 1):
         head, page = struct.pack(">2I", number, pages), bytes([number]) * PAGE_BYTES
-        running = wal._checksum(head + page, ">", running)
+        running = connection._checksum(head + page, ">", running)
         log += head + struct.pack(">4I", *salts, *running) + page
     return log
 
@@ -32,7 +32,7 @@ def frame_at(number: int) -> int:
 
 def check(tmp_path: Path, log: bytes | bytearray) -> None:
     (tmp_path / "log").write_bytes(log)
-    wal.check_frames(tmp_path / "log")
+    connection.check_frames(tmp_path / "log")
 
 
 def test_a_sound_log_passes(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_sound_log_passes(tmp_path: Path) -> None:
 
 
 def test_no_log_and_an_empty_one_pass(tmp_path: Path) -> None:
-    wal.check_frames(tmp_path / "absent")
+    connection.check_frames(tmp_path / "absent")
     check(tmp_path, b"")
     check(tmp_path, b"\0" * 32)
 
@@ -102,8 +102,8 @@ def test_a_head_of_an_earlier_life_in_front_of_a_new_frame_passes(tmp_path: Path
     """The sector that ends with the head of frame 42 was not written, those around it were."""
     old = log_of([9] * 45, salts=(1, 2))
     new = log_of([9] * 40 + [0, 0, 0, 9])
-    sector = slice(frame_at(42) + 8 - wal.SECTOR_BYTES, frame_at(42) + 8)
-    assert sector.start % wal.SECTOR_BYTES == 0
+    sector = slice(frame_at(42) + 8 - connection.SECTOR_BYTES, frame_at(42) + 8)
+    assert sector.start % connection.SECTOR_BYTES == 0
     new[sector] = old[sector]
 
     check(tmp_path, new)
@@ -127,6 +127,6 @@ def test_a_damaged_header_hides_every_commit_and_is_refused(tmp_path: Path) -> N
 
 def test_logs_of_machines_of_either_byte_order_are_read(tmp_path: Path) -> None:
     header = struct.pack(">6I", 0x377F0682, 3007000, PAGE_BYTES, 0, 7, 8)
-    log = bytearray(header + struct.pack(">2I", *wal._checksum(header, "<", (0, 0))))
+    log = bytearray(header + struct.pack(">2I", *connection._checksum(header, "<", (0, 0))))
 
     check(tmp_path, log + bytes(10))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cachetier.errors import CatalogDamagedError, ConfigError
-from cachetier.local.catalog import connection, wal
+from cachetier.local.catalog import connection
 from cachetier.local.files.data_files import DiskFiles, write_synced
 from cachetier.local.lost_and_found import LostAndFound
 from cachetier.local.recovery import lock_directory, open_store
@@ -169,4 +169,4 @@ def test_a_mark_that_is_a_link_is_not_read(cache_dir: Path, tmp_path: Path) -> N
     (cache_dir / "running").symlink_to(tmp_path / "running")
 
     with pytest.raises(OSError, match="symbolic links"):
-        wal.is_log_lost(cache_dir / "catalog.db")
+        connection.is_log_lost(cache_dir / "catalog.db")
