@@ -195,6 +195,11 @@ class PartCounts:
     final: bool
 
 
+def sealed_ranks(parts: Sequence[RankPart]) -> set[int]:
+    """Return the ranks whose parts are sealed."""
+    return {part.rank for part in parts if part.state is PartState.SEALED}
+
+
 def sealed_here(parts: Sequence[RankPart]) -> bool:
     """Return whether every rank expected on this node has sealed; see ``all_sealed``."""
     sealed = [part for part in parts if part.state is PartState.SEALED]

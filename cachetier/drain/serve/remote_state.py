@@ -20,8 +20,9 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import RankPart, Save
 from cachetier.model.lifecycle import (
     CANDIDATE_SAVES,
+    COPY_ENDS,
     KEPT_SAVES,
-    CopyState,
+    CopyEvent,
     SaveState,
     ShardState,
 )
@@ -219,13 +220,13 @@ class ReplicaRemoteState:
             # when the replica was asked.
             return SaveOutcome(news=False, wait=True)
         news = self._store.write(
-            copies.record_outcome_at, number, self.remote, CopyState(state), now
+            copies.record_outcome_at, number, self.remote, COPY_ENDS[state], now
         )
         return SaveOutcome(news)
 
     def give_up(self, number: int, now: float) -> bool:
         return self._store.write(
-            copies.record_outcome_at, number, self.remote, CopyState.GIVEN_UP, now
+            copies.record_outcome_at, number, self.remote, CopyEvent.GIVE_UP, now
         )
 
     def verified(self, version: int, now: float, stored: Stored) -> None:

@@ -25,12 +25,16 @@ from cachetier_client.io import digests
 from cachetier.local.catalog import notes, rows, saves, shards, uploads
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.catalog.shards import ALL, NOT_VERIFIED_AT, ShardFilter
-from cachetier.model import lifecycle
+from cachetier.local.catalog.states import move, move_all
 from cachetier.model.checkpoint import RankPart, Save
 from cachetier.model.composing import Twins
 from cachetier.model.lifecycle import (
     OPEN_SAVES,
+    SAVE_ENDS,
+    UNDAMAGED_SHARDS,
+    CopyEvent,
     CopyState,
+    SaveEvent,
     SaveState,
     ShardEvent,
     ShardState,
@@ -67,7 +71,7 @@ _VERIFIED_THERE = (
     "JOIN verified_copies AS copy ON copy.version = shards.version AND copy.remote = ? "
     "AND copy.pack IS NULL"
 )
-_IN_PACKS = (ShardState.DIRTY, ShardState.CLEAN, ShardState.EVICTED)
+_COPY_IS_OPEN = CopyState.OPEN.sql("replications.state")
 LIVE = (*OPEN_SAVES, SaveState.PUBLISHED, SaveState.REPLICATED)
 
 
@@ -89,17 +93,14 @@ def remember(sql: apsw.Connection, version: int, remote: str, stored: Stored, no
     shards.insert_stored(sql, version, remote, stored, now)
     everywhere = shards.is_everywhere(sql, version)
     if shard.state is ShardState.DIRTY and everywhere:
-        shards.set_shard_state(sql, version, after(shard.state, ShardEvent.VERIFIED_REMOTELY))
+        move(sql, version, ShardEvent.VERIFIED_REMOTELY)
 
 
 def reopen(sql: apsw.Connection, number: int) -> bool:
     """Let the drain publish a save once more; return False if this node has no part of it."""
     if not saves.parts_of(sql, number):
         return False
-    sql.execute(
-        "UPDATE saves SET state = 'open' WHERE number = ? AND state = 'published'",
-        (number,),
-    )
+    move_all(sql, "number = ?", SaveEvent.REOPEN, values=(number,))
     return True
 
 
@@ -107,10 +108,8 @@ def reopen_at(sql: apsw.Connection, number: int, remote: str) -> bool:
     """Let the drain of a replica publish a save there once more, likewise."""
     if not saves.parts_of(sql, number):
         return False
-    sql.execute(
-        "UPDATE replications SET state = 'open', due = 1 WHERE save = ? AND remote = ?",
-        (number, remote),
-    )
+    which = "save = ? AND remote = ?"
+    move_all(sql, which, CopyEvent.REOPEN, also="due = 1", values=(number, remote))
     return True
 
 
@@ -342,7 +341,7 @@ def record_packed(
     others.
     """
     found = [shards.shard_by_version(sql, version) for version in packs]
-    listed = [s for s in found if s is not None and s.state in _IN_PACKS]
+    listed = [s for s in found if s is not None and s.state in UNDAMAGED_SHARDS]
     for shard in listed:
         stored = replace(Stored.raw(shard.content), pack=packs[shard.version])
         _verify(sql, shard, remote, required, stored, now)
@@ -376,11 +375,9 @@ def record_lost(sql: apsw.Connection, version: int, remote: str) -> ShardState:
         "UPDATE drains SET verified_at = NULL, attempts = 0 WHERE version = ? AND remote = ?",
         (version, remote),
     )
-    if shard.state is ShardState.DIRTY:  # it waits for another remote
-        return shard.state
-    state = lifecycle.after(shard.state, ShardEvent.LOST_REMOTELY)
-    shards.set_shard_state(sql, version, state)
-    return state
+    if shard.state is ShardState.CLEAN:  # a dirty one waits for another remote
+        move(sql, version, ShardEvent.LOST_REMOTELY)
+    return ShardState.DIRTY
 
 
 def record_outcome(
@@ -407,7 +404,7 @@ def record_outcome(
         return []
     if state is SaveState.DELETED:
         return saves.delete_save(sql, number)
-    saves.set_save_state(sql, number, state)
+    move(sql, number, SAVE_ENDS[state])
     return []
 
 
@@ -438,9 +435,8 @@ def _verify(
     awaited = {*required, *shards.required_replicas(sql, version)}
     if not awaited <= shards.verified_remotes(sql, version):
         return shard.state
-    state = lifecycle.after(shard.state, ShardEvent.VERIFIED_REMOTELY)
-    shards.set_shard_state(sql, version, state)
-    return state
+    move(sql, version, ShardEvent.VERIFIED_REMOTELY)
+    return after(shard.state, ShardEvent.VERIFIED_REMOTELY)
 
 
 def _may_end(sql: apsw.Connection, save: Save, state: SaveState) -> bool:
@@ -538,10 +534,7 @@ def record_missing(
     sql.execute("UPDATE saves SET swept = 0 WHERE number = ?", (number,))
     if publish_again and shard.state is ShardState.CLEAN and saves.parts_of(sql, number):
         sql.execute("UPDATE parts SET uploaded = 0 WHERE save = ?", (number,))
-        sql.execute(
-            "UPDATE saves SET wanted = 1, state = 'open' WHERE number = ? AND state = 'published'",
-            (number,),
-        )
+        move_all(sql, "number = ?", SaveEvent.REOPEN, also="wanted = 1", values=(number,))
     known = "SELECT 1 FROM incidents WHERE run = ? AND step = ? AND message = ?"
     if sql.execute(known, (incident.run, incident.step, incident.message)).fetchone():
         return False
@@ -594,7 +587,7 @@ def record_part_at(
 
 
 def record_outcome_at(
-    sql: apsw.Connection, number: int, remote: str, state: CopyState, now: float
+    sql: apsw.Connection, number: int, remote: str, event: CopyEvent, now: float
 ) -> bool:
     """Record how a save ended at a replica; return whether that was news.
 
@@ -603,12 +596,9 @@ def record_outcome_at(
     found = replication_of(sql, number, remote)
     if found is None or found.state is not CopyState.OPEN:
         return False
-    published_at = now if state is CopyState.PUBLISHED else None
-    sql.execute(
-        "UPDATE replications SET state = ?, published_at = ?, due = location IS NOT NULL "
-        "WHERE save = ? AND remote = ?",
-        (state, published_at, number, remote),
-    )
+    published_at = now if event is CopyEvent.PUBLISH else None
+    also = "published_at = ?, due = location IS NOT NULL"
+    move(sql, (number, remote), event, also=also, values=(published_at,))
     _settle(sql, number)
     return True
 
@@ -623,9 +613,8 @@ def record_lost_at(sql: apsw.Connection, version: int, remote: str) -> ShardStat
     required = shards.required_replicas(sql, version)
     if shard.state is not ShardState.CLEAN or remote not in required:
         return shard.state
-    state = lifecycle.after(shard.state, ShardEvent.LOST_REMOTELY)
-    shards.set_shard_state(sql, version, state)
-    return state
+    move(sql, version, ShardEvent.LOST_REMOTELY)
+    return ShardState.DIRTY
 
 
 def record_swept_at(sql: apsw.Connection, number: int, remote: str) -> None:
@@ -657,18 +646,17 @@ def _begin_with(sql: apsw.Connection, name: str) -> None:
 
 def _wait_for_required(sql: apsw.Connection) -> None:
     """Keep the bytes here that a required replica has not got."""
-    sql.execute(
-        "UPDATE shards SET state = 'dirty' WHERE state = 'clean' "
-        "AND here AND EXISTS (SELECT 1 FROM replications "
+    lacking = (
+        "here AND EXISTS (SELECT 1 FROM replications "
         "JOIN replicas ON replicas.name = replications.remote "
-        "WHERE replications.save = shards.save AND required AND replications.state = 'open' "
+        f"WHERE replications.save = shards.save AND required AND {_COPY_IS_OPEN} "
         f"AND {NOT_VERIFIED_AT.replace('?', 'replicas.name')})"
     )
+    move_all(sql, lacking, ShardEvent.REMOTE_ADDED)
 
 
 def _settle(sql: apsw.Connection, number: int) -> None:
     """Make clean what waits for nothing any more."""
     for shard in shards.dirty_shards_of(sql, number):
         if shards.is_everywhere(sql, shard.version):
-            state = lifecycle.after(shard.state, ShardEvent.VERIFIED_REMOTELY)
-            shards.set_shard_state(sql, shard.version, state)
+            move(sql, shard.version, ShardEvent.VERIFIED_REMOTELY)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import apsw
 from cachetier_client.bucket_format.documents import UnflushedSave
+from cachetier_client.bucket_format.publication import is_whole
 from cachetier_client.identity.names import MOUNT_MARK
 
 from cachetier.local.catalog import copies, notes, objects, rows, shards
@@ -284,7 +285,7 @@ def open_saves(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[OpenSav
     """Return the saves that are open or local-only, by arrival, with what is ``dirty`` of each."""
     query = (
         "SELECT number, run, step, started_at, world_size, saves.state, count(rank), "
-        "coalesce(sum(parts.state = 'sealed'), 0), "
+        "group_concat(iif(parts.state = 'sealed', rank, NULL)), "
         "max(iif(parts.state = 'sealed', ranks_on_node, NULL)), "
         "coalesce(max(parts.state = 'sealed' AND NOT follows), 0), "
         "max(sealed_at), coalesce(min(uploaded), 0), "
@@ -306,16 +307,21 @@ def unflushed_saves(sql: apsw.Connection) -> list[Unflushed]:
     )
     found = []
     for number, run, step, save_id, world_size, listed in sql.execute(query):
-        ranks = tuple(sorted(map(int, listed.split(","))))
+        ranks = tuple(sorted(_ranks(listed)))
         save = UnflushedSave(step=step, save_id=save_id, world_size=world_size, ranks=ranks)
         found.append(Unflushed(number, run, save))
     return found
 
 
+def _ranks(listed: str | None) -> list[int]:
+    return [int(rank) for rank in listed.split(",")] if listed else []
+
+
 def _open_save(row: Row, dirty: Mapping[int, Dirty]) -> OpenSave:
-    number, run, step, started_at, world_size, state, seen, sealed, expected, *rest = row
+    number, run, step, started_at, world_size, state, seen, listed, expected, *rest = row
     final, sealed_at, uploaded, committed_at = rest
-    whole = all_sealed(PartCounts(seen, sealed, expected, bool(final)))
+    sealed = _ranks(listed)
+    whole = all_sealed(PartCounts(seen, len(sealed), expected, bool(final)))
     return OpenSave(
         number,
         run,
@@ -324,7 +330,7 @@ def _open_save(row: Row, dirty: Mapping[int, Dirty]) -> OpenSave:
         local_only=state == SaveState.LOCAL_ONLY,
         sealed_at=sealed_at if whole else None,
         grew_at=max(started_at, sealed_at or 0.0, committed_at or 0.0),
-        sent=bool(uploaded) and number not in dirty and sealed < world_size,
+        sent=bool(uploaded) and number not in dirty and not is_whole(world_size, sealed),
         dirty=dirty.get(number, Dirty()),
     )
 

@@ -16,8 +16,9 @@ from cachetier_client.io.digests import to_hex
 from cachetier.errors import SaveSupersededError
 from cachetier.local.catalog import notes, saves, shards
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, RemoteSave
+from cachetier.local.catalog.states import move
 from cachetier.model.checkpoint import Save, learned_state
-from cachetier.model.lifecycle import CONFIRMED_SAVES, OPEN_SAVES, SaveState
+from cachetier.model.lifecycle import CONFIRMED_SAVES, OPEN_SAVES, SaveEvent, SaveState
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
 
@@ -86,7 +87,7 @@ def learn(
         else:
             if save.save_id not in seen.replaces:
                 notes.insert_incident(sql, _replaced(save), now)
-            saves.set_save_state(sql, save.number, save.state)
+            move(sql, save.number, SaveEvent.SUPERSEDE)
             if not notes.is_pinned(sql, seen.run, seen.step):
                 removed += saves.delete_superfluous_shards(sql, save.number)
         ended.append(save)

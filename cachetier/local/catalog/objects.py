@@ -25,10 +25,10 @@ from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier.errors import ConditionError, NoSuchKeyError, NotFoundError
 from cachetier.local.catalog import copies, notes, rows, saves, shards
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, Row
-from cachetier.model import lifecycle
+from cachetier.local.catalog.states import move, move_all
 from cachetier.model.checkpoint import Save
 from cachetier.model.cluster_order import UNLISTED
-from cachetier.model.lifecycle import ObjectState, SaveState, ShardEvent
+from cachetier.model.lifecycle import ObjectEvent, ObjectState, SaveState, ShardEvent
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import (
     LAST_CODE_POINT,
@@ -446,13 +446,9 @@ def record_shown(
     found = by_version(sql, version)
     if found is None or found.shown:
         return []
-    sql.execute(
-        "UPDATE objects SET state = ?, remote_etag = ? WHERE version = ?",
-        (ObjectState.CLEAN, remote_etag, version),
-    )
+    move(sql, version, ObjectEvent.SHOW, also="remote_etag = ?", values=(remote_etag,))
     for piece in pieces_of(sql, version):
-        state = lifecycle.after(piece.state, ShardEvent.VERIFIED_REMOTELY)
-        shards.set_shard_state(sql, piece.version, state)
+        move(sql, piece.version, ShardEvent.VERIFIED_REMOTELY)
         shards.insert_stored(sql, piece.version, remote, Stored.raw(piece.content), now)
     newer = next_of_key(sql, found)
     if newer is None:
@@ -474,8 +470,7 @@ def record_conflict(
     query = "SELECT 1 FROM objects WHERE save = ? AND key = ? AND version > ? AND deleted"
     if sql.execute(query, (found.save, found.key, version)).fetchone():
         return forget_version(sql, version)
-    query = "UPDATE objects SET state = ? WHERE version = ?"
-    sql.execute(query, (ObjectState.CONFLICT, version))
+    move(sql, version, ObjectEvent.DISPUTE)
     notes.insert_incident(sql, incident, now)
     return []
 
@@ -592,10 +587,7 @@ def keep_ours(sql: apsw.Connection, version: int, there: str) -> None:
         NotFoundError: It is gone, or not in conflict any more.
     """
     _in_conflict(sql, version)
-    sql.execute(
-        "UPDATE objects SET state = ?, base = ? WHERE version = ?",
-        (ObjectState.DIRTY, there, version),
-    )
+    move(sql, version, ObjectEvent.KEEP_OURS, also="base = ?", values=(there,))
 
 
 def keep_theirs(sql: apsw.Connection, version: int, there: str) -> list[Shard]:
@@ -621,10 +613,8 @@ def send_again(sql: apsw.Connection, version: int, base: str) -> None:
     """Have a version that its bucket lost brought there again, over ``base``."""
     for piece in pieces_of(sql, version):
         copies.record_lost(sql, piece.version, DURABLE)
-    sql.execute(
-        "UPDATE objects SET state = ?, remote_etag = NULL, base = ? WHERE version = ?",
-        (ObjectState.DIRTY, base, version),
-    )
+    also = "remote_etag = NULL, base = ?"
+    move_all(sql, "version = ?", ObjectEvent.LOST_REMOTELY, also=also, values=(base, version))
 
 
 def forget_row(sql: apsw.Connection, version: int) -> None:

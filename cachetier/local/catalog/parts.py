@@ -20,8 +20,16 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.errors import BackpressureError, InvalidRequestError, NotFoundError, SealedError
 from cachetier.local.catalog import saves, shards
 from cachetier.local.catalog.rows import NewShard
+from cachetier.local.catalog.states import move, move_part
 from cachetier.model.checkpoint import Save, admitted_save, sealed_here
-from cachetier.model.lifecycle import OPEN_SAVES, PartState, SaveState, ShardState
+from cachetier.model.lifecycle import (
+    OPEN_SAVES,
+    PartEvent,
+    PartState,
+    SaveEvent,
+    SaveState,
+    ShardState,
+)
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
 
@@ -147,14 +155,9 @@ def seal(
             **ids.context,
         )
     waits = follows and not is_final(sql, number, LEADER)
-    sql.execute(
-        "INSERT INTO parts (save, rank, state, ranks_on_node, sealed_at, follows) "
-        "VALUES (?, ?, 'sealed', ?, ?, ?) ON CONFLICT (save, rank) DO UPDATE SET "
-        "state = 'sealed', ranks_on_node = excluded.ranks_on_node, "
-        "sealed_at = excluded.sealed_at, follows = excluded.follows "
-        "WHERE state <> 'sealed' OR follows",
-        (number, ids.rank, ranks_on_node, now, int(waits)),
-    )
+    sealed = {"ranks_on_node": ranks_on_node, "sealed_at": now, "follows": int(waits)}
+    not_final = f"{PartState.SEALED.sql_not()} OR follows"
+    move_part(sql, number, ids.rank, PartEvent.SEAL, not_final, sealed)
     if ids.rank == LEADER:
         release_followers(sql, number)
     parts = saves.parts_of(sql, number)
@@ -180,7 +183,7 @@ def abort_rank(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
         )
     found = [s for s in shards.shards_of(sql, save.number) if s.rank == ids.rank]
     sql.execute("DELETE FROM shards WHERE save = ? AND rank = ?", (save.number, ids.rank))
-    _reopen(sql, save.number, ids.rank, PartState.ABORTED)
+    _reopen(sql, save.number, ids.rank, PartEvent.ABORT)
     return found
 
 
@@ -218,14 +221,9 @@ def release_followers(sql: apsw.Connection, number: int) -> int:
     return sql.changes()
 
 
-def _reopen(sql: apsw.Connection, number: int, rank: int, state: PartState) -> None:
-    """Have a rank's part, which is not final, as ``state``: it grows, or was taken back."""
-    sql.execute(
-        "INSERT INTO parts (save, rank, state) VALUES (?, ?, ?) "
-        "ON CONFLICT (save, rank) DO UPDATE SET state = excluded.state, follows = 0 "
-        "WHERE state <> excluded.state",
-        (number, rank, state),
-    )
+def _reopen(sql: apsw.Connection, number: int, rank: int, event: PartEvent) -> None:
+    """Move a rank's part, which is not final, as it grows or was taken back."""
+    move_part(sql, number, rank, event, "state <> excluded.state", {"follows": 0})
 
 
 def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Save:
@@ -244,7 +242,7 @@ def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Sav
     kept = saves.sealed_of(sql, found)
     for older in found:
         if older.state in (*OPEN_SAVES, SaveState.REPLICATED) and older.number not in kept:
-            saves.set_save_state(sql, older.number, SaveState.SUPERSEDED)
+            move(sql, older.number, SaveEvent.SUPERSEDE)
     local_only = policy.keeps_local(ids.step)
     begun = Save(
         number=0,
@@ -284,7 +282,7 @@ def _check_replaceable(
         raise SealedError(f"rank {ids.rank} has sealed step {ids.step}", **ids.context, name=name)
     if save.state not in OPEN_SAVES:
         raise SealedError(f"step {ids.step} is {save.state} already", **ids.context, name=name)
-    _reopen(sql, save.number, ids.rank, PartState.OPEN)
+    _reopen(sql, save.number, ids.rank, PartEvent.PUT)
 
 
 def unsealed_parts(sql: apsw.Connection) -> list[tuple[Save, int]]:

@@ -15,15 +15,31 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import apsw
-from cachetier_client.bucket_format.publication import Claimant
+from cachetier_client.bucket_format.publication import Claimant, is_whole
 from cachetier_client.identity.names import GENERATION_MARK, SaveIds
 
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import notes, rows, shards
 from cachetier.local.catalog.notes import Pin
 from cachetier.local.catalog.rows import LOG_LOST, LOST_WITH_LOG, Backlog, IncidentRecord, Summary
-from cachetier.model.checkpoint import RankPart, Save, claimant_of, sealed_here, visible_save
-from cachetier.model.lifecycle import OPEN_SAVES, PartState, SaveState
+from cachetier.local.catalog.states import move, move_all
+from cachetier.model.checkpoint import (
+    RankPart,
+    Save,
+    claimant_of,
+    sealed_here,
+    sealed_ranks,
+    visible_save,
+)
+from cachetier.model.lifecycle import (
+    CONFIRMED_SAVES,
+    KEPT_SAVES,
+    OPEN_SAVES,
+    REPLACED_SAVES,
+    PartState,
+    SaveEvent,
+    SaveState,
+)
 from cachetier.model.objects import is_mount
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
@@ -38,7 +54,6 @@ class VisibleShard:
     has_rivals: bool = False
 
 
-_REPLACED = (SaveState.SUPERSEDED, SaveState.REFUSED)
 _PUBLISHED_BESIDE = (
     "EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run AND other.step = saves.step "
     "AND other.number <> saves.number AND other.state = 'published')"
@@ -83,7 +98,7 @@ def _sealed_and_whole(sql: apsw.Connection, saves: Sequence[Save]) -> tuple[set[
         parts = parts_of(sql, save.number) if save.state in OPEN_SAVES else []
         if sealed_here(parts):
             sealed.add(save.number)
-            if sum(part.state is PartState.SEALED for part in parts) == save.world_size:
+            if is_whole(save.world_size, sealed_ranks(parts)):
                 whole.add(save.number)
     return sealed, whole
 
@@ -160,7 +175,6 @@ def backlog(sql: apsw.Connection) -> list[Backlog]:
     found = []
     for save in [*unfinished_saves(sql), *_published_dirty_saves(sql)]:
         summary, parts = shards.summary_of(sql, save.number), parts_of(sql, save.number)
-        ranks = {part.rank for part in parts if part.state is PartState.SEALED}
         found.append(
             Backlog(
                 save=save,
@@ -169,7 +183,7 @@ def backlog(sql: apsw.Connection) -> list[Backlog]:
                 dirty_shards=summary.dirty_shards,
                 dirty_bytes=summary.dirty_bytes,
                 sealed=sealed_here(parts),
-                whole=ranks == set(range(save.world_size)),
+                whole=is_whole(save.world_size, sealed_ranks(parts)),
             )
         )
     return found
@@ -271,50 +285,34 @@ def publish(
     So are those that were open before it, if it ``came_here``: the order of one that is only known
     from the bucket is not known.
     """
-    sql.execute(
-        "UPDATE saves SET state = 'superseded' WHERE number <> ?1 AND "
-        "(state IN ('published', 'replicated') OR "
-        "(?2 AND state IN ('open', 'local_only') AND number < ?1)) AND "
-        "(run, step) = (SELECT run, step FROM saves WHERE number = ?1)",
-        (number, came_here),
+    others = (
+        f"number <> ?1 AND ({CONFIRMED_SAVES.sql()} OR (?2 AND {OPEN_SAVES.sql()} AND number < ?1))"
+        " AND (run, step) = (SELECT run, step FROM saves WHERE number = ?1)"
     )
-    sql.execute(
-        "UPDATE saves SET state = 'published', published_at = ?, "
-        "location = coalesce(location, ?) WHERE number = ?",
-        (at, location, number),
-    )
+    move_all(sql, others, SaveEvent.SUPERSEDE, values=(number, came_here))
+    also = "published_at = ?, location = coalesce(location, ?)"
+    move(sql, number, SaveEvent.PUBLISH, also=also, values=(at, location))
 
 
 def replace_local_only(sql: apsw.Connection, number: int) -> None:
     """Let a local-only save, which is sealed here, take the place of those before it."""
-    sql.execute(
-        "UPDATE saves SET state = 'superseded' WHERE number < ?1 AND state = 'local_only' AND "
-        "(run, step, state) = (SELECT run, step, state FROM saves WHERE number = ?1)",
-        (number,),
+    older = (
+        f"number < ?1 AND {KEPT_SAVES.sql()} AND "
+        "(run, step, state) = (SELECT run, step, state FROM saves WHERE number = ?1)"
     )
+    move_all(sql, older, SaveEvent.SUPERSEDE, values=(number,))
 
 
 def skip_older(sql: apsw.Connection, policy: Policy, number: int, now: float) -> None:
     """Declare local-only what save ``number``, which is published, makes superfluous remotely."""
     published = require_save(sql, number)
     for save in policy.skipped_by(published, open_saves_of(sql, published.run)):
-        sql.execute(
-            "UPDATE saves SET state = 'local_only', local_only_at = ? WHERE number = ?",
-            (now, save.number),
-        )
+        move(sql, save.number, SaveEvent.KEEP_LOCAL, also="local_only_at = ?", values=(now,))
 
 
 def want(sql: apsw.Connection, number: int) -> None:
     """Let a save be drained, whatever the policies say."""
-    sql.execute(
-        "UPDATE saves SET wanted = 1, state = iif(state = 'local_only', 'open', state) "
-        "WHERE number = ?",
-        (number,),
-    )
-
-
-def set_save_state(sql: apsw.Connection, number: int, state: SaveState) -> None:
-    sql.execute("UPDATE saves SET state = ? WHERE number = ?", (state, number))
+    move_all(sql, "number = ?", SaveEvent.WANT, also="wanted = 1", values=(number,))
 
 
 def require_save(sql: apsw.Connection, number: int) -> Save:
@@ -345,7 +343,7 @@ def delete_incomplete(sql: apsw.Connection, number: int) -> list[Shard] | None:
 def delete_replaced(sql: apsw.Connection, number: int) -> list[Shard] | None:
     """Delete a save that another one replaced, with its objects; None if it counts again."""
     save = save_by_number(sql, number)
-    return delete_save(sql, number) if save is not None and save.state in _REPLACED else None
+    return delete_save(sql, number) if save is not None and save.state in REPLACED_SAVES else None
 
 
 def delete_local_only(sql: apsw.Connection, number: int) -> list[Shard]:
@@ -366,22 +364,14 @@ def delete_save(sql: apsw.Connection, number: int) -> list[Shard]:
     """Delete a save, here and then, by the drains, from every remote."""
     shards = _delete_shards(sql, number)
     sql.execute("DELETE FROM parts WHERE save = ?", (number,))
-    set_save_state(sql, number, SaveState.DELETED)
-    # An empty location is one that nobody here knows: whoever deletes looks for it there.
-    sql.execute(
-        "INSERT INTO replications (save, remote, state, location) "
-        "SELECT ?, name, 'deleted', '' FROM replicas WHERE true "
-        "ON CONFLICT (save, remote) DO UPDATE SET state = 'deleted', due = 1, "
-        "location = coalesce(location, '')",
-        (number,),
-    )
+    move(sql, number, SaveEvent.DELETE)
     return shards
 
 
 def delete_superfluous_shards(sql: apsw.Connection, number: int) -> list[Shard]:
     """Drop the shards of a save that was superseded or refused; the save is remembered."""
     save = require_save(sql, number)
-    return _delete_shards(sql, number) if save.state in _REPLACED else []
+    return _delete_shards(sql, number) if save.state in REPLACED_SAVES else []
 
 
 def _delete_shards(sql: apsw.Connection, number: int) -> list[Shard]:
@@ -431,7 +421,8 @@ def lacks_others(sql: apsw.Connection, save: Save) -> bool:
     if summary.dirty_shards or summary.quarantined_shards or not sealed_here(parts):
         return False
     sealed = [part for part in parts if part.state is PartState.SEALED]
-    return len(sealed) < save.world_size and all(part.uploaded for part in sealed)
+    whole = is_whole(save.world_size, sealed_ranks(parts))
+    return not whole and all(part.uploaded for part in sealed)
 
 
 def replaced_saves(sql: apsw.Connection, before: float) -> list[Save]:

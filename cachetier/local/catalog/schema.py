@@ -364,6 +364,14 @@ MIGRATIONS: tuple[str, ...] = (
           AND shards.state IN ('dirty', 'clean') AND shards.here
           AND NOT EXISTS (SELECT 1 FROM verified_copies
                           WHERE version = shards.version AND remote = replications.remote);
+    -- What is deleted is deleted at every replica. An empty location is one that nobody here knows:
+    -- whoever deletes looks for it there.
+    CREATE TRIGGER save_is_deleted AFTER UPDATE OF state ON saves
+        WHEN NEW.state = 'deleted'
+        BEGIN INSERT INTO replications (save, remote, state, location)
+              SELECT NEW.number, name, 'deleted', '' FROM replicas WHERE true
+              ON CONFLICT (save, remote) DO UPDATE SET state = 'deleted', due = 1,
+              location = coalesce(location, ''); END;
     """,
 )
 VERSION = len(MIGRATIONS)

@@ -16,7 +16,7 @@ from cachetier_client.bucket_format.stored import Stored
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import notes, rows
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, Summary
-from cachetier.model import lifecycle
+from cachetier.local.catalog.states import move
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import AWAITED_COPIES, ShardEvent, ShardState, after
 from cachetier.model.names import DURABLE
@@ -220,10 +220,6 @@ def insert_stored(
     )
 
 
-def set_shard_state(sql: apsw.Connection, version: int, state: ShardState) -> None:
-    sql.execute("UPDATE shards SET state = ? WHERE version = ?", (state, version))
-
-
 def delete_shard(sql: apsw.Connection, version: int) -> None:
     sql.execute("DELETE FROM shards WHERE version = ?", (version,))
 
@@ -251,7 +247,7 @@ def evict(sql: apsw.Connection, version: int) -> Shard:
     """
     shard = require(sql, version)
     notes.refuse_pinned(sql, shard.run, shard.step)
-    _place(sql, version, lifecycle.after(shard.state, ShardEvent.EVICT), None)
+    _place(sql, version, None, ShardEvent.EVICT)
     return shard
 
 
@@ -266,11 +262,11 @@ def record_damage(
         NotFoundError: It was replaced or deleted meanwhile.
     """
     shard = require(sql, version)
-    state = lifecycle.after(shard.state, ShardEvent.LOCAL_DAMAGE)
+    state = after(shard.state, ShardEvent.LOCAL_DAMAGE)
     if state is ShardState.EVICTED:
-        _place(sql, version, state, None)
+        _place(sql, version, None, ShardEvent.LOCAL_DAMAGE)
         return shard
-    set_shard_state(sql, version, state)
+    move(sql, version, ShardEvent.LOCAL_DAMAGE)
     if incident is not None and state is not shard.state:
         notes.insert_incident(sql, incident, now)
     return shard
@@ -282,24 +278,19 @@ def attach(sql: apsw.Connection, version: int, file_id: str) -> Shard:
     An evicted one is clean again; a quarantined one dirty, if a remote still waits for it.
     """
     shard = require(sql, version)
-    _place(sql, version, restored_state(sql, shard), file_id)
+    _place(sql, version, file_id, *_restored(sql, version))
     return shard
 
 
-def restored_state(sql: apsw.Connection, shard: Shard) -> ShardState:
-    """Return the state of a shard whose local bytes are sound again."""
-    state = lifecycle.after(shard.state, ShardEvent.RESTORED)
-    if is_everywhere(sql, shard.version):
-        state = lifecycle.after(state, ShardEvent.VERIFIED_REMOTELY)
-    return state
+def _restored(sql: apsw.Connection, version: int) -> tuple[ShardEvent, ...]:
+    """Return what happens to a shard whose local bytes are sound again."""
+    everywhere = is_everywhere(sql, version)
+    return (ShardEvent.RESTORED, *([ShardEvent.VERIFIED_REMOTELY] if everywhere else []))
 
 
-def _place(sql: apsw.Connection, version: int, state: ShardState, file_id: str | None) -> None:
+def _place(sql: apsw.Connection, version: int, file_id: str | None, *events: ShardEvent) -> None:
     sql.execute("DELETE FROM bodies WHERE version = ?", (version,))
-    sql.execute(
-        "UPDATE shards SET state = ?, file_id = ?, inline = 0 WHERE version = ?",
-        (state, file_id, version),
-    )
+    move(sql, version, *events, also="file_id = ?, inline = 0", values=(file_id,))
 
 
 def reindex(sql: apsw.Connection) -> None:
@@ -324,16 +315,15 @@ def quarantine(sql: apsw.Connection, version: int, incident: IncidentRecord, now
 
     As what the remotes held it stays known, so that it can be sent there again as that.
     """
-    shard = require(sql, version)
-    dirty = after(shard.state, ShardEvent.LOST_REMOTELY)
-    set_shard_state(sql, version, after(dirty, ShardEvent.LOCAL_DAMAGE))
+    require(sql, version)
+    move(sql, version, ShardEvent.LOST_REMOTELY, ShardEvent.LOCAL_DAMAGE)
     notes.insert_incident(sql, incident, now)
 
 
 def reinstate(sql: apsw.Connection, version: int) -> None:
     """Take a shard out of quarantine, as its bytes here were found to be sound."""
-    state = restored_state(sql, require(sql, version))
-    set_shard_state(sql, version, state)
+    require(sql, version)
+    move(sql, version, *_restored(sql, version))
 
 
 def configured_replicas(sql: apsw.Connection) -> dict[str, bool]:

@@ -16,7 +16,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.local.catalog import copies
-from cachetier.model.lifecycle import CopyState, ShardState
+from cachetier.model.lifecycle import CopyEvent, ShardState
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.fill import Room
@@ -50,7 +50,7 @@ class Mirrored(Patient):
             store.write(copies.record_location_at, 1, "near", "1")
             for row in rows:
                 store.write(copies.record_verified, row.version, "near", [DURABLE], 0.0)
-            store.write(copies.record_outcome_at, 1, "near", CopyState.PUBLISHED, 0.0)
+            store.write(copies.record_outcome_at, 1, "near", CopyEvent.PUBLISH, 0.0)
 
     def looked(self, *, repair: bool = False) -> FsckReport:
         remotes = [
