@@ -90,7 +90,9 @@ class FileAdopter:
 
     def _adopt(self, file: SetAside, identity: Identity) -> None:
         self._refuse_if_older(file, identity.ids)
-        content = self._checked_content(file, identity)
+        content = content_in(self._lost, file.file_id, identity.size_bytes)
+        if content.digest != identity.digest:
+            raise IntegrityError("its bytes fail their digest")
         ids = replace(identity.ids, world_size=self._world_size(identity))
         began_at = min(file.written_at, self._clock.now())  # now it would seem the newest
         self._store.write(notes.record_taken_back, ids.run, ids.step, ids.save_id)
@@ -118,12 +120,6 @@ class FileAdopter:
             since = save.started_at > file.written_at
             if save.state in OPEN_SAVES and since:
                 raise IntegrityError(f"save {save.save_id} of the step came since")
-
-    def _checked_content(self, file: SetAside, identity: Identity) -> Content:
-        content = content_in(self._lost, file.file_id, identity.size_bytes)
-        if content.digest != identity.digest:
-            raise IntegrityError("its bytes fail their digest")
-        return content
 
     def _world_size(self, identity: Identity) -> int:
         """Return how many ranks its save has, from whoever knows."""

@@ -49,11 +49,11 @@ class DocumentRepairs:
         """Let the drain publish a step whose manifest is gone, with this node's parts there."""
         remote, save = self._lookup.remote(finding.remote), self._lookup.save(finding)
         seen = remote.bucket.manifest(save.run, save.step)
-        if seen is not None and self._claim_state(save, seen) not in _MAY_PUBLISH:
-            other = seen.manifest
-            raise LeftError(f"save {other.save_id} has the step there now: it is {other.state}")
         if seen is None:
             self._refuse_if_another_came_since(remote, save)
+        elif publication.claim_state(self._claimant(save), seen.manifest) not in _MAY_PUBLISH:
+            other = seen.manifest
+            raise LeftError(f"save {other.save_id} has the step there now: it is {other.state}")
         location = self._location(remote, save)
         self._write_missing_parts(remote, save, location)
         write, number = self._store.write, finding.number
@@ -213,9 +213,6 @@ class DocumentRepairs:
 
     def _claimant(self, save: Save) -> Claimant:
         return self._store.read(saves.claimant, save)
-
-    def _claim_state(self, save: Save, seen: SeenManifest) -> ClaimState:
-        return publication.claim_state(self._claimant(save), seen.manifest)
 
     def _location(self, remote: Remote, save: Save) -> str:
         location = self._lookup.at(remote.name).location(save)

@@ -53,7 +53,8 @@ class MountRepairs:
             raise LeftError("its bucket was not asked; leave out --local")
         version = self._version(finding)
         pieces = self._store.read(objects.pieces_of, version.version)
-        if any(not self._is_here(piece) for piece in pieces):
+        clean = all(piece.state is ShardState.CLEAN for piece in pieces)
+        if not (clean and all(map(self._local.is_sound, pieces))):
             raise LeftError("its bytes are not all here, and nothing else has them: put it again")
         info = self._buckets.of(finding.run).objects.head(version.key)
         if info is not None and info.etag != version.remote_etag:
@@ -61,9 +62,6 @@ class MountRepairs:
         base = "" if info is None else info.etag
         self._store.write(objects.send_again, version.version, base)
         return "it is dirty again: the drain brings it to its bucket"
-
-    def _is_here(self, piece: Shard) -> bool:
-        return piece.state is ShardState.CLEAN and self._local.is_sound(piece)
 
     def _make_way(self, finding: Finding) -> str:
         """Remove a row that stands in the way of its mount; its files are kept."""

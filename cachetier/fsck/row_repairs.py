@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cachetier_client.bucket_format.documents import ShardEntry
 from cachetier_client.bucket_format.stored import Content
-from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES, to_hex
 
 from cachetier.errors import CachetierError, IntegrityError
 from cachetier.fsck.adopt_files import content_of
@@ -139,12 +139,14 @@ class _RowRepairs:
         entries = list(self._entries(self._durable, save, save.location, row.rank))
         for entry in entries:
             if entry.name == row.name:
-                return _described(entry)
+                return _described(entry, entry.content())
         if content is None:
             return None
         taken = self._view.read(check_queries.names_of, save.number)
-        like = [e for e in entries if e.name not in taken and _is(e, content)]
-        return _described(like[0]) if len(like) == 1 else None
+        which = content.size_bytes, to_hex(content.digest)
+        untaken = [entry for entry in entries if entry.name not in taken]
+        like = [entry for entry in untaken if (entry.size_bytes, entry.digest) == which]
+        return _described(like[0], content) if len(like) == 1 else None
 
     def _entries(
         self, durable: Bucket, save: Save, location: str, rank: int
@@ -169,9 +171,5 @@ def _by_its_digest(save: Save, row: DamagedRow, content: Content | None) -> NewS
     return NewShard(row.name, row.rank, content, facts=row.facts)
 
 
-def _described(entry: ShardEntry) -> NewShard:
-    return NewShard(entry.name, entry.rank, entry.content(), facts=entry.known_facts())
-
-
-def _is(entry: ShardEntry, content: Content) -> bool:
-    return (entry.size_bytes, int(entry.digest, 16)) == (content.size_bytes, content.digest)
+def _described(entry: ShardEntry, content: Content) -> NewShard:
+    return NewShard(entry.name, entry.rank, content, facts=entry.known_facts())

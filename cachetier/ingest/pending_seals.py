@@ -126,9 +126,12 @@ class PendingSeals:
 
     def _complete(self, save: Save, rank: int) -> bool:
         try:
-            location = save.location or self._claimed_location(save)
+            location = save.location
             if location is None:
-                return False
+                seen = self._bucket.manifest(save.run, save.step)
+                if seen is None or seen.manifest.save_id != save.save_id:
+                    return False
+                location = seen.manifest.location
             if self._follow_document(save, location, rank):
                 return True
             key = self._bucket.layout.pending_key(save.run, location, rank)
@@ -191,11 +194,6 @@ class PendingSeals:
             return self._bucket.objects.get(key)
         except ObjectMissingError:
             return None
-
-    def _claimed_location(self, save: Save) -> str | None:
-        seen = self._bucket.manifest(save.run, save.step)
-        ours = seen is not None and seen.manifest.save_id == save.save_id
-        return seen.manifest.location if seen is not None and ours else None
 
     def _holds(self, save: Save, pending: PendingSeal) -> bool:
         """Return whether all that the client knows to be here is."""

@@ -79,7 +79,17 @@ class Adoption:
         for remote, seen in others:
             for entry in self._same(truth, remote, seen, rank):
                 copies[entry.name].append(RemoteCopy(remote.name, entry.stored()))
-        return [_new_shard(entry, copies[entry.name]) for entry in truth.shards]
+        return [
+            NewShard(
+                entry.name,
+                entry.rank,
+                entry.content(),
+                state=ShardState.EVICTED,
+                copies=tuple(copies[entry.name]),
+                facts=entry.known_facts(),
+            )
+            for entry in truth.shards
+        ]
 
     def _same(
         self, truth: PartDocument, remote: Remote, manifest: Manifest, rank: int
@@ -99,17 +109,6 @@ def save_of(found: FoundStep) -> Save:
     """Return the save of a published step, as a node that never saw it knows it."""
     save = manifests.save_of(found.manifest)
     return save if found.durable else replace(save, state=SaveState.REPLICATED, location=None)
-
-
-def _new_shard(entry: ShardEntry, copies: Sequence[RemoteCopy]) -> NewShard:
-    return NewShard(
-        entry.name,
-        entry.rank,
-        entry.content(),
-        state=ShardState.EVICTED,
-        copies=tuple(copies),
-        facts=entry.known_facts(),
-    )
 
 
 def _part(remote: Remote, manifest: Manifest, rank: int) -> PartDocument:

@@ -409,7 +409,8 @@ class Restore:
     def _refuse_if_lost(self, shard: Shard) -> None:
         """Raise if the local bytes are damaged and no remote has others."""
         if shard.state is ShardState.QUARANTINED and not self.sources.of(shard):
-            raise _quarantined(shard)
+            what = f"shard {shard.name} is damaged on this node and was not yet durable"
+            raise IntegrityError(what, **shard.context)
 
     def bring_back(self, shard: Shard, timeout_seconds: float) -> None:
         """Give a shard without sound bytes here those of the nearest remote copy, for good.
@@ -440,9 +441,3 @@ class Restore:
 
 def _is(shard: Shard, run: str, step: int, name: str) -> bool:
     return (shard.run, shard.step, shard.name) == (run, step, name)
-
-
-def _quarantined(shard: Shard) -> IntegrityError:
-    return IntegrityError(
-        f"shard {shard.name} is damaged on this node and was not yet durable", **shard.context
-    )

@@ -325,8 +325,8 @@ class Checkpoints:
 
     def _whole_here(self, branch: str) -> list[StepView]:
         """Return the one step of a branch that has no more, if it is whole: no remote is asked."""
-        views = self._local_views(branch) if has_one_step(branch) else []
-        return [view for view in views if view.levels]
+        shown = self._shown_saves(branch) if has_one_step(branch) else []
+        return [view for save in shown if (view := self._view(save)).levels]
 
     def latest(self, run: str, level: Level) -> StepView | None:
         """Return the newest step restorable at ``level``, or None: readers get its save."""
@@ -419,9 +419,6 @@ class Checkpoints:
         views = {found.manifest.step: self._found(found) for found in asked}
         views.update({view.step: view for view in here})
         return [views[step] for step in sorted(views)]
-
-    def _local_views(self, run: str) -> list[StepView]:
-        return [self._view(save) for save in self._shown_saves(run)]
 
     def _shown_saves(self, run: str) -> list[Save]:
         """Return the save that stands for each step, ascending by step."""
