@@ -143,9 +143,8 @@ def due_saves(sql: apsw.Connection, remote: str) -> list[Save]:
 
     Their state and their location are those of the replica.
     """
-    columns = ", ".join(f"saves.{column}" for column in rows.SAVE_COLUMNS.split(", "))
     query = (
-        f"SELECT replications.state, replications.location, {columns} FROM replications "
+        f"SELECT replications.state, replications.location, {rows.SAVE_COLUMNS} FROM replications "
         "JOIN saves ON saves.number = replications.save "
         "WHERE replications.remote = ? AND replications.due ORDER BY saves.number"
     )

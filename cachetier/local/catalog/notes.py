@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import apsw
 
 from cachetier.errors import PinnedError
+from cachetier.local.catalog import rows
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.model.checkpoint import Save
 
@@ -76,19 +77,20 @@ def newest_incident(sql: apsw.Connection) -> int:
 
 
 def insert_incident(sql: apsw.Connection, incident: IncidentRecord, now: float) -> None:
-    what = incident.code, incident.message, incident.hint
-    where = incident.run, incident.step, incident.name, incident.rank
     sql.execute(
         "INSERT INTO incidents (at, code, message, hint, run, step, name, rank) "
         "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (now, *what, *where),
+        (
+            *(now, incident.code, incident.message, incident.hint),
+            *(incident.run, incident.step, incident.name, incident.rank),
+        ),
     )
 
 
 def was_taken_back(sql: apsw.Connection, save: Save) -> bool:
     """Return whether fsck took files of a save back: its ranks may have sealed before."""
     query = "SELECT 1 FROM taken_back WHERE run = ? AND step = ? AND save_id = ?"
-    return sql.execute(query, (save.run, save.step, save.save_id)).fetchone() is not None
+    return rows.exists(sql, query, save.run, save.step, save.save_id)
 
 
 def forget_incidents(sql: apsw.Connection, before: float, keep: int, limit: int) -> int:
@@ -118,8 +120,7 @@ def count_forgotten(sql: apsw.Connection, kind: str, number: int) -> None:
 
 
 def forgotten(sql: apsw.Connection, kind: str) -> int:
-    row = sql.execute("SELECT number FROM pruned WHERE kind = ?", (kind,)).fetchone()
-    return int(row[0]) if row else 0
+    return int(sql.execute("SELECT sum(number) FROM pruned WHERE kind = ?", (kind,)).get or 0)
 
 
 def record_taken_back(sql: apsw.Connection, run: str, step: int, save_id: str) -> None:
@@ -128,8 +129,7 @@ def record_taken_back(sql: apsw.Connection, run: str, step: int, save_id: str) -
 
 
 def is_pinned(sql: apsw.Connection, run: str, step: int) -> bool:
-    query = "SELECT 1 FROM pins WHERE run = ? AND step = ?"
-    return sql.execute(query, (run, step)).fetchone() is not None
+    return rows.exists(sql, "SELECT 1 FROM pins WHERE run = ? AND step = ?", run, step)
 
 
 def refuse_pinned(sql: apsw.Connection, run: str, step: int) -> None:

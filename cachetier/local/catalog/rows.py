@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import apsw
 from cachetier_client.bucket_format import strict_json
 from cachetier_client.bucket_format.stored import (
     FACT_NAMES,
@@ -33,8 +34,9 @@ from cachetier.model.shard import Shard
 
 Row = tuple[Any, ...]
 SAVE_COLUMNS = (
-    "number, run, step, save_id, state, world_size, overwrite, started_at, location, "
-    "published_at, local_only_at, wanted"
+    "saves.number, saves.run, saves.step, saves.save_id, saves.state, saves.world_size, "
+    "saves.overwrite, saves.started_at, saves.location, saves.published_at, saves.local_only_at, "
+    "saves.wanted"
 )
 PART_COLUMNS = "rank, state, ranks_on_node, sealed_at, uploaded, follows"
 UPLOADED_PART_COLUMNS = "number, etag, size_bytes, digest, raw_start, raw_bytes, frames"
@@ -185,6 +187,16 @@ class NewShard:
         """Return a shard whose bytes are verified at ``remote``, raw, and not here."""
         copies = (RemoteCopy(remote, Stored.raw(content)),)
         return cls(name, rank, content, state=ShardState.EVICTED, copies=copies, facts=facts)
+
+
+def exists(sql: apsw.Connection, query: str, *values: object) -> bool:
+    """Return whether ``query`` finds a row."""
+    return sql.execute(query, values).fetchone() is not None
+
+
+def column(sql: apsw.Connection, query: str, *values: object) -> list[Any]:
+    """Return the first column of all rows that ``query`` finds."""
+    return [row[0] for row in sql.execute(query, values)]
 
 
 def packed(digest: int) -> bytes:

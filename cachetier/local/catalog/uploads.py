@@ -14,14 +14,14 @@ from cachetier_client.bucket_format.stored import Codec
 from cachetier.local.catalog import rows, saves, shards
 from cachetier.local.catalog.rows import FinishedUploadPart, Replaced, UploadRecord
 from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import DECIDED_COPIES, DECIDED_SAVES
 
 
 def unswept_saves(sql: apsw.Connection) -> list[Save]:
     """Return saves that ended, and may have left unfinished uploads at the remote."""
     return saves.saves_where(
         sql,
-        "NOT swept AND location IS NOT NULL "
-        "AND state IN ('published', 'superseded', 'refused') ORDER BY number",
+        f"NOT swept AND location IS NOT NULL AND {DECIDED_SAVES.sql()} ORDER BY number",
     )
 
 
@@ -31,7 +31,7 @@ def names_of_save(sql: apsw.Connection, number: int, names: Sequence[str]) -> li
         "SELECT ?2 WHERE EXISTS (SELECT 1 FROM shards WHERE save = ?1 AND name = ?2) "
         "OR EXISTS (SELECT 1 FROM leftovers WHERE save = ?1 AND name = ?2)"
     )
-    return [name for name in names if sql.execute(query, (number, name)).fetchone()]
+    return [name for name in names if rows.exists(sql, query, number, name)]
 
 
 def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadRecord:
@@ -71,21 +71,15 @@ def ended_locations(sql: apsw.Connection, run: str, remote: str | None) -> dict[
     At the durable remote, or with a name at that replica.
     """
     if remote is None:
-        query = (
-            "SELECT number, location FROM saves WHERE run = ? AND location IS NOT NULL "
-            f"AND state IN ('published', 'superseded', 'refused') AND {saves.ALONE_THERE}"
-        )
-        found = sql.execute(query, (run,))
-    else:
-        query = (
-            "SELECT save, replications.location FROM replications JOIN saves ON number = save "
-            "WHERE run = ? AND remote = ? AND replications.location <> '' "
-            "AND replications.state IN ('published', 'superseded', 'refused')"
-        )
-        found = sql.execute(query, (run, remote))
-    numbers = {str(location): int(number) for number, location in found}
-    known = {at: saves.save_by_number(sql, number) for at, number in numbers.items()}
-    return {at: save for at, save in known.items() if save is not None}
+        ended = f"location IS NOT NULL AND {DECIDED_SAVES.sql()} AND {saves.ALONE_THERE}"
+        found = saves.saves_where(sql, f"run = ? AND {ended}", run)
+        return {str(save.location): save for save in found}
+    query = (
+        f"SELECT replications.location, {rows.SAVE_COLUMNS} FROM replications "
+        "JOIN saves ON number = save WHERE run = ? AND remote = ? "
+        f"AND replications.location <> '' AND {DECIDED_COPIES.sql('replications.state')}"
+    )
+    return {str(at): rows.save_of(row) for at, *row in sql.execute(query, (run, remote))}
 
 
 def save_of_upload(
@@ -97,19 +91,18 @@ def save_of_upload(
     """
     location, _, name = key.removeprefix(run_prefix).partition("/")
     save = ended.get(location)
-    if save is None or not names_of_save(sql, save.number, [name]):
-        return None
-    return save
+    return save if save is not None and names_of_save(sql, save.number, [name]) else None
 
 
 def replaced_by(sql: apsw.Connection, number: int, name: str, remote: str) -> Replaced:
     """Return what the shard called ``name`` of a save replaced here, and left at ``remote``."""
-    of_name = number, name
     uploads = "SELECT upload_id FROM replaced_uploads WHERE save = ? AND name = ? AND remote = ?"
-    shards = "SELECT version, digest FROM leftovers WHERE save = ? AND name = ?"
+    left = sql.execute(
+        "SELECT version, digest FROM leftovers WHERE save = ? AND name = ?", (number, name)
+    )
     return Replaced(
-        tuple(upload_id for (upload_id,) in sql.execute(uploads, (*of_name, remote))),
-        tuple((version, rows.unpacked(digest)) for version, digest in sql.execute(shards, of_name)),
+        tuple(rows.column(sql, uploads, number, name, remote)),
+        tuple((version, rows.unpacked(digest)) for version, digest in left),
     )
 
 
@@ -159,14 +152,8 @@ def record_parts(
 def count_attempt(sql: apsw.Connection, version: int, remote: str) -> int:
     """Count one more attempt at draining a shard and return which it is."""
     shards.require(sql, version)
-    sql.execute(
+    query = (
         "INSERT INTO drains (version, remote, attempts) VALUES (?, ?, 1) "
-        "ON CONFLICT (version, remote) DO UPDATE SET attempts = attempts + 1",
-        (version, remote),
+        "ON CONFLICT (version, remote) DO UPDATE SET attempts = attempts + 1 RETURNING attempts"
     )
-    return int(
-        sql.execute(
-            "SELECT attempts FROM drains WHERE version = ? AND remote = ?",
-            (version, remote),
-        ).get
-    )
+    return int(sql.execute(query, (version, remote)).get)
