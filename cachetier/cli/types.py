@@ -56,11 +56,10 @@ def _each(kind: str, *words: str) -> Callable[[Given], Offers]:
 
 
 def _modes(_given: Given) -> Offers:
-    from cachetier.model.compression import LEVELS as NUMBERS
-    from cachetier.model.compression import Method
+    from cachetier.model.compression import LEVELS_OF, Method
 
     plain = [str(method) for method in (Method.OFF, Method.AUTO)]
-    leveled = [f"{method}:{each}" for method in (Method.ZSTD, Method.PLANES) for each in NUMBERS]
+    leveled = [f"{method}:{each}" for method, levels in LEVELS_OF.items() for each in levels]
     return [(mode, "compression") for mode in plain + leveled]
 
 

@@ -61,7 +61,7 @@ from cachetier.cpus import parsed_cpus
 from cachetier.errors import ConfigError
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
-from cachetier.model.compression import Rules
+from cachetier.model.compression import WANTED, Rules
 from cachetier.model.keep import Keep
 from cachetier.model.objects import Mount
 from cachetier.parsers import address_of, capacity_of, host_of, remote_of, why_not_open
@@ -255,7 +255,7 @@ class Settings:
     compression: str = setting(
         COMPRESSION,
         "off",
-        "How shards are stored: `off`, `auto`, `zstd:1` to `:19`, `planes:1` to `:19`.",
+        "How shards are stored: " + WANTED.replace("'", "`") + ".",
     )
     compression_rules: dict[str, str] = setting(
         RULES, {}, "Compression by run, or by `run/name`: a table of glob to the same."

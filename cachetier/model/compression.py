@@ -18,9 +18,6 @@ LEVELS = range(1, 20)
 # What ``auto`` compresses with: higher levels cost far more CPU and gain little on weights.
 AUTO_LEVEL = 1
 
-_LEVELED = re.compile(r"(zstd|planes):([0-9]{1,4})", re.ASCII)
-_WANTED = "'off', 'auto', 'zstd:1' to 'zstd:19' or 'planes:1' to 'planes:19'"
-
 
 class Method(StrEnum):
     """``AUTO`` is zstd wherever that makes the shard durable sooner; ``PLANES`` splits first."""
@@ -31,6 +28,20 @@ class Method(StrEnum):
     PLANES = "planes"
 
 
+CODEC_OF = {
+    Method.OFF: Codec.RAW,
+    Method.AUTO: Codec.ZSTD,
+    Method.ZSTD: Codec.ZSTD,
+    Method.PLANES: Codec.PLANES,
+}
+LEVELS_OF = {Method.ZSTD: LEVELS, Method.PLANES: LEVELS}
+
+_LEVELED = re.compile(f"({'|'.join(LEVELS_OF)}):([0-9]{{1,4}})", re.ASCII)
+WANTED = "'off', 'auto', " + " or ".join(
+    f"'{method}:{levels[0]}' to '{method}:{levels[-1]}'" for method, levels in LEVELS_OF.items()
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Mode:
     """How one shard is to be compressed; as text it is what a setting says."""
@@ -39,8 +50,7 @@ class Mode:
     level: int = 0
 
     def __str__(self) -> str:
-        leveled = self.method in (Method.ZSTD, Method.PLANES)
-        return f"{self.method}:{self.level}" if leveled else str(self.method)
+        return f"{self.method}:{self.level}" if self.method in LEVELS_OF else str(self.method)
 
 
 OFF = Mode(Method.OFF)
@@ -58,10 +68,11 @@ def parsed_mode(text: str) -> Mode:
         return OFF
     if lowered == "auto":
         return AUTO
-    match = _LEVELED.fullmatch(lowered)
-    if match is None or int(match.group(2)) not in LEVELS:
-        raise ValueError(f"{text!r} is no compression: give {_WANTED}")
-    return Mode(Method(match.group(1)), int(match.group(2)))
+    if match := _LEVELED.fullmatch(lowered):
+        method, level = Method(match[1]), int(match[2])
+        if level in LEVELS_OF[method]:
+            return Mode(method, level)
+    raise ValueError(f"{text!r} is no compression: give {WANTED}")
 
 
 def mode_like(mode: Mode, codec: Codec) -> Mode:
@@ -71,7 +82,7 @@ def mode_like(mode: Mode, codec: Codec) -> Mode:
     """
     if codec is Codec.RAW:
         return OFF
-    method = Method.PLANES if codec is Codec.PLANES else Method.ZSTD
+    method = next(each for each in LEVELS_OF if CODEC_OF[each] is codec)
     return Mode(method, mode.level or AUTO_LEVEL)
 
 

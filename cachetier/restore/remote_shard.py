@@ -14,7 +14,7 @@ from cachetier_client.bucket_format.stored import Codec, Content, Stored
 from cachetier_client.io import digests
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.codec.frames import FrameDecoder
+from cachetier.codec.codecs import CODECS
 from cachetier.errors import (
     IntegrityError,
     ObjectMissingError,
@@ -124,11 +124,11 @@ class RemoteShard:
         if self.stored.codec is Codec.RAW:
             yield from _split(data, wanted.sizes)
             return
-        decoder = FrameDecoder()
+        decode = CODECS[self.stored.codec].decoder()
         left = self.content.size_bytes - wanted.first_block * BLOCK_BYTES
         for frame in _split(data, wanted.sizes):
             try:
-                yield decoder.decode(frame, min(BLOCK_BYTES, left), self.stored.element_size)
+                yield decode(frame, min(BLOCK_BYTES, left), self.stored.element_size)
             except IntegrityError as error:
                 raise self._damaged(error.message) from None
             left -= BLOCK_BYTES

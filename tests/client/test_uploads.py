@@ -102,7 +102,9 @@ FRAMES = compressed_metadata(OURS, 10)
         (compressed_metadata(OURS, 11), 10, Existing.STRAY),
         (compressed_metadata(other(digest="cd", version="6"), 10), 10, Existing.OLDER),
         ({**OURS, "cachetier-raw-bytes": "10"}, 7, Existing.STRAY),
-        ({**FRAMES, "cachetier-codec": "rot13"}, 7, Existing.STRAY),
+        ({**FRAMES, "cachetier-codec": "rot13"}, 7, Existing.UNKNOWN_CODEC),
+        ({**OURS, "cachetier-codec": "rot13"}, 10, Existing.UNKNOWN_CODEC),
+        ({**FRAMES, "cachetier-codec": "zstd-planes-1"}, 7, Existing.UNKNOWN_CODEC),
         ({**FRAMES, "cachetier-save": "another"}, 7, Existing.FOREIGN),
     ],
     ids=[
@@ -112,6 +114,8 @@ FRAMES = compressed_metadata(OURS, 10)
         "our older put, compressed",
         "raw, of another size",
         "a codec that nobody knows",
+        "a codec that nobody knows, of the size of the raw bytes",
+        "planes of elements of no size",
         "another save's",
     ],
 )

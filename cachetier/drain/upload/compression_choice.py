@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import wait
+from dataclasses import replace
 
 from cachetier_client.bucket_format.stored import (
     COMPRESSED_FROM_BYTES,
-    ELEMENT_SIZES,
+    ELEMENT_SIZES_OF,
     WORTHWHILE_RATIO,
     Codec,
 )
@@ -24,7 +25,7 @@ from cachetier.drain.upload.encoding import SAMPLED, AutoEncoding, Encoding
 from cachetier.drain.upload.frame_packer import FRAMES_AT_ONCE
 from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
-from cachetier.model.compression import AUTO_LEVEL, Method
+from cachetier.model.compression import AUTO_LEVEL, CODEC_OF, Method
 
 # Of a large shard more than its first block is sampled: parts of it may be of another kind.
 TWO_SAMPLES_BLOCKS, THREE_SAMPLES_BLOCKS = 16, 64
@@ -67,7 +68,7 @@ class Chooser:
         encoding = self._encoding(target)
         if target.size_bytes <= SINGLE_PUT_BYTES:
             return encoding  # the whole is judged once it is there
-        recipe = Recipe(mode.level, encoding.element_size, sampled=True)
+        recipe = replace(encoding.recipe, sampled=True)
         ratio = self._sample(target, source, recipe).ratio
         return encoding if ratio <= WORTHWHILE_RATIO else None
 
@@ -76,7 +77,8 @@ class Chooser:
         mode = target.mode
         if mode.method is Method.AUTO and codec is Codec.ZSTD:
             return AutoEncoding(self._compressor, target, self.means, self._decisions)
-        return Encoding(self._compressor, codec, Recipe(mode.level or AUTO_LEVEL, element_size))
+        level = mode.level or AUTO_LEVEL
+        return Encoding(self._compressor, Recipe(level, element_size, codec=codec))
 
     def may_follow(
         self, target: UploadTarget, codec: Codec, element_size: int = 0
@@ -99,9 +101,11 @@ class Chooser:
     def _encoding(self, target: UploadTarget) -> Encoding:
         """Return what the mode asks for, if it pays."""
         mode, element_size = target.mode, target.facts.element_size
-        if mode.method is Method.PLANES and element_size in ELEMENT_SIZES:
-            return Encoding(self._compressor, Codec.PLANES, Recipe(mode.level, element_size))
-        return Encoding(self._compressor, Codec.ZSTD, Recipe(mode.level))
+        codec = CODEC_OF[mode.method]
+        if element_size not in ELEMENT_SIZES_OF[codec]:
+            element_size = 0  # a codec that needs elements cannot do without
+            codec = codec if 0 in ELEMENT_SIZES_OF[codec] else Codec.ZSTD
+        return Encoding(self._compressor, Recipe(mode.level, element_size, codec=codec))
 
     def _decided(self, target: UploadTarget, source: ShardSource) -> Encoding | None:
         """Sample, and do the arithmetic of ``auto``."""

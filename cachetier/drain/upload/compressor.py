@@ -14,14 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
+from functools import cache
 
-from cachetier_client.bucket_format.stored import ELEMENT_SIZES
+from cachetier_client.bucket_format.stored import ELEMENT_SIZES, Codec
 from cachetier_client.bucket_format.uploads import UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.codec import planes
-from cachetier.codec.encoders import Encoders
-from cachetier.codec.frames import FrameDecoder, stored_frame
+from cachetier.codec.codecs import CODECS, Decode, Encoders
 from cachetier.drain.upload.compression_model import CompressionSample
 from cachetier.drain.upload.source import ShardSource
 from cachetier.errors import CachetierError, IntegrityError
@@ -44,6 +44,7 @@ class Recipe:
     level: int
     element_size: int = 0
     sampled: bool = False
+    codec: Codec = Codec.ZSTD
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ class Compressor:
         self._clock = clock
         self._encoders = Encoders(CONTEXTS_BYTES)
         self._pool = ThreadPoolExecutor(threads + READ_AHEAD, thread_name_prefix="drain-zstd")
-        self._benches = threading.local()
+        self._bench = _Bench()
         self._lock = threading.Lock()
         self._begun = 0
 
@@ -108,45 +109,40 @@ class Compressor:
             self._begun -= 1
 
     def _make(self, source: ShardSource, part: UploadPartRange, recipe: Recipe) -> Made:
-        bench = self._bench()
-        block, digest = source.read(part, bench.scratch)
+        codec = CODECS[recipe.codec]
+        decode = self._bench.decoder(codec.decoder)
+        block, digest = source.read(part, self._bench.scratch)
         if recipe.level and not recipe.sampled:
-            frame, sample = self._compressed(bench, block, digest, recipe)
+            frame, sample = self._compressed(decode, block, digest, recipe)
             return Made(frame, len(block), True, sample)
-        frame = stored_frame(block)
-        _prove(bench.decoder, frame, len(block), digest, 0)
+        frame = codec.stored_frame(block)
+        _prove(decode, frame, len(block), digest, 0)
         if not recipe.sampled:
             return Made(frame, len(block), False, None)
         some = _middle(block)
-        _, sample = self._compressed(bench, some, digest_of(some), recipe)
+        _, sample = self._compressed(decode, some, digest_of(some), recipe)
         return Made(frame, len(block), False, sample)
 
     def _compressed(
-        self, bench: _Bench, block: memoryview, digest: int, recipe: Recipe
+        self, decode: Decode, block: memoryview, digest: int, recipe: Recipe
     ) -> tuple[bytes, CompressionSample]:
         """Return the frame of ``block``, which decodes to ``digest``, and what that gave."""
         element_size = recipe.element_size
-        with self._encoders.lend(recipe.level) as encoder, self._slot():
+        with self._encoders.lend(CODECS[recipe.codec], recipe.level) as encode, self._slot():
             began_at = self._clock()
-            frame = encoder.encode(planes.split(block, element_size) if element_size else block)
-            _prove(bench.decoder, frame, len(block), digest, element_size)
+            frame = encode(planes.split(block, element_size) if element_size else block)
+            _prove(decode, frame, len(block), digest, element_size)
             seconds = self._clock() - began_at
         return frame, CompressionSample(len(frame) / len(block), seconds / len(block))
 
-    def _bench(self) -> _Bench:
-        bench: _Bench | None = getattr(self._benches, "bench", None)
-        if bench is None:
-            bench = _Bench(memoryview(mmap.mmap(-1, BLOCK_BYTES)), FrameDecoder())
-            self._benches.bench = bench
-        return bench
 
+class _Bench(threading.local):
+    """The memory of each thread: a page-aligned block, and its decoders."""
 
-@dataclass(frozen=True, slots=True)
-class _Bench:
-    """What a thread keeps: page-aligned memory for a block, and its decoder."""
-
-    scratch: memoryview
-    decoder: FrameDecoder
+    def __init__(self) -> None:
+        self.scratch = memoryview(mmap.mmap(-1, BLOCK_BYTES))
+        # By what makes them: codecs that have that in common share a decoder's memory.
+        self.decoder: Callable[[Callable[[], Decode]], Decode] = cache(lambda make: make())
 
 
 def _middle(block: memoryview) -> memoryview:
@@ -157,20 +153,18 @@ def _middle(block: memoryview) -> memoryview:
     return block[start : start + size_bytes]
 
 
-def _prove(
-    decoder: FrameDecoder, frame: bytes, raw_bytes: int, digest: int, element_size: int
-) -> None:
+def _prove(decode: Decode, frame: bytes, raw_bytes: int, digest: int, element_size: int) -> None:
     """Make sure that ``frame`` decodes to the block it was made of.
 
     Raises:
         CachetierError: It does not.
     """
     try:
-        sound = digest_of(decoder.decode(frame, raw_bytes, element_size)) == digest
+        sound = digest_of(decode(frame, raw_bytes, element_size)) == digest
     except IntegrityError:
         sound = False
     if not sound:
         raise CachetierError(
-            "a zstd frame does not decode to the block it was made of",
+            "a frame does not decode to the block it was made of",
             hint="Check this machine's memory; the shard is kept, and tried again.",
         )

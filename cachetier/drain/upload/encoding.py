@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
@@ -44,11 +43,11 @@ class PlainPaysError(Exception):
 class Encoding:
     """How the blocks of one upload become frames."""
 
-    def __init__(self, compressor: Compressor, codec: Codec, recipe: Recipe) -> None:
-        self.codec = codec
+    def __init__(self, compressor: Compressor, recipe: Recipe) -> None:
+        self.codec = recipe.codec
         self.element_size = recipe.element_size
         self._compressor = compressor
-        self._recipe = recipe
+        self.recipe = recipe
         self._recipes: dict[int, Recipe] = {}  # of the blocks that were begun
 
     def submit(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
@@ -70,7 +69,7 @@ class Encoding:
 
     def _next(self) -> Recipe:
         """Return how to make the next frame."""
-        return self._recipe
+        return self.recipe
 
     def _learn(self, made: Made) -> None:
         """Take note of a frame."""
@@ -97,7 +96,7 @@ class AutoEncoding(Encoding):
         sample: CompressionSample | None = None,
     ) -> None:
         """An encoding for an upload of ``target``; without a sample the first block is one."""
-        super().__init__(compressor, Codec.ZSTD, Recipe(AUTO_LEVEL))
+        super().__init__(compressor, Recipe(AUTO_LEVEL))
         self._run = target.run
         self._means = means
         self._decisions = decisions
@@ -126,7 +125,7 @@ class AutoEncoding(Encoding):
                 self._probes -= 1
                 return STORED
             if self._sample is None:
-                return self._recipe
+                return self.recipe
             verdict = judge(self._sample, self._means())
             self._restart(verdict)
             if verdict.compress is not self._compresses:
@@ -134,7 +133,7 @@ class AutoEncoding(Encoding):
                 self._decisions.note(self._run, verdict)
             self._stored = 0 if verdict.compress else self._stored + 1
             if verdict.compress:
-                return self._recipe
+                return self.recipe
             return SAMPLED if self._stored % SAMPLED_EVERY == 0 else STORED
 
     def _restart(self, verdict: Verdict) -> None:

@@ -13,11 +13,11 @@ from dataclasses import replace
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.bucket_format.uploads import (
     compressed_metadata,
-    content_headers,
     packed_upload_part_bytes_for,
     upload_part_bytes_for,
 )
 
+from cachetier.codec.codecs import content_headers
 from cachetier.drain.upload.encoding import Encoding, PlainPaysError
 from cachetier.drain.upload.part_sender import ROUNDS, PartSender, Upload, UploadContext, raw_plan
 from cachetier.drain.upload.progress import (

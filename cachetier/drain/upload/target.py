@@ -23,6 +23,7 @@ from cachetier_client.bucket_format.stored import (
     table_bytes,
 )
 from cachetier_client.bucket_format.uploads import (
+    CODEC_KEY,
     DIGEST_KEY,
     SAVE_KEY,
     STORE_KEY,
@@ -34,7 +35,7 @@ from cachetier_client.bucket_format.uploads import (
 )
 from cachetier_client.io.digests import block_lengths, blocks_of, digest_of, joined, to_hex
 
-from cachetier.codec.frames import FrameDecoder
+from cachetier.codec.codecs import CODECS
 from cachetier.codec.seek_table import decode_table
 from cachetier.drain.upload.source import Lend
 from cachetier.errors import IntegrityError, TransientError
@@ -153,6 +154,9 @@ def look(
     if info is None:
         return IF_ABSENT
     verdict = judge_existing(info.metadata, info.size_bytes, target.metadata, target.size_bytes)
+    if verdict is Existing.UNKNOWN_CODEC:
+        codec = info.metadata.get(CODEC_KEY)
+        raise ConflictError(f"{target.key} is stored by {codec}, which this version cannot decode")
     if verdict is Existing.FOREIGN:
         raise ConflictError(f"{target.key} holds an object that is not of this save")
     if verdict is Existing.STRAY or (verdict is Existing.OLDER and not target.replaces(info)):
@@ -167,7 +171,7 @@ def _verified(
     store: ObjectStore, info: ObjectInfo, target: UploadTarget, lend: Lend, sent: Stored | None
 ) -> Stored | None:
     found = codec_found(info.metadata)
-    compressed = found[0] is not Codec.RAW
+    compressed = found != (Codec.RAW, 0)
     expected = sent if compressed else Stored.raw(target.content)
     if (
         expected is not None
@@ -206,8 +210,8 @@ def frames_read_back(
     """
     count = blocks_of(content.size_bytes)
     table_at = info.size_bytes - table_bytes(count)
-    codec, element_size = codec_found(info.metadata)
-    if table_at < 0 or count != len(content.block_digests):
+    how = codec_found(info.metadata)
+    if how is None or table_at < 0 or count != len(content.block_digests):
         return None
     table = bytearray(table_bytes(count))
     store.read_into(info.key, table_at, memoryview(table))
@@ -215,10 +219,11 @@ def frames_read_back(
         sizes = decode_table(table, content.size_bytes)
         if sum(sizes) != table_at or max(sizes, default=0) > FRAME_LIMIT_BYTES:
             return None
-        frames = _frames_of(store, info.key, sizes, content, element_size, lend)
+        frames = _frames_of(store, info.key, sizes, content, how, lend)
     except IntegrityError:
         return None
     digest = digest_of(table, joined((frame.digest, frame.size_bytes) for frame in frames))
+    codec, element_size = how
     return Stored(codec, info.size_bytes, digest, frames, element_size)
 
 
@@ -227,7 +232,7 @@ def _frames_of(
     key: str,
     sizes: Sequence[int],
     content: Content,
-    element_size: int,
+    how: tuple[Codec, int],
     lend: Lend,
 ) -> tuple[StoredFrame, ...]:
     """Decode every frame.
@@ -235,7 +240,8 @@ def _frames_of(
     Raises:
         IntegrityError: One is not its block.
     """
-    decoder, start, found = FrameDecoder(), 0, []
+    codec, element_size = how
+    decode, start, found = CODECS[codec].decoder(), 0, []
     blocks = zip(block_lengths(content.size_bytes), content.block_digests, strict=True)
     frames = zip(sizes, blocks, strict=True)
     with lend(RANGE_BYTES) as buffer:
@@ -244,7 +250,7 @@ def _frames_of(
             store.read_into(key, start, rest)
             start += len(rest)
             for size, (raw_bytes, expected) in group:
-                if digest_of(decoder.decode(rest[:size], raw_bytes, element_size)) != expected:
+                if digest_of(decode(rest[:size], raw_bytes, element_size)) != expected:
                     raise IntegrityError(f"{key} holds another block")
                 found.append(StoredFrame(size, digest_of(rest[:size])))
                 rest = rest[size:]

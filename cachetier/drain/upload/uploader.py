@@ -16,10 +16,10 @@ from cachetier_client.bucket_format.uploads import (
     SINGLE_PUT_BYTES,
     UploadPartRange,
     compressed_metadata,
-    content_headers,
     packed_upload_part_bytes_for,
 )
 
+from cachetier.codec.codecs import content_headers
 from cachetier.drain.upload import stopwatch
 from cachetier.drain.upload.frame_packer import Packer
 from cachetier.drain.upload.multipart import MultipartUpload

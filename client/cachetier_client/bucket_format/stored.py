@@ -56,6 +56,10 @@ class Codec(StrEnum):
     PLANES = "zstd-planes-1"
 
 
+# The sizes of the elements that each codec splits blocks by; 0: it does not split.
+ELEMENT_SIZES_OF = {Codec.RAW: (0,), Codec.ZSTD: (0,), Codec.PLANES: ELEMENT_SIZES}
+
+
 class StoredFrame(NamedTuple):
     """One zstd frame: its size, and the digest of its bytes as stored."""
 
@@ -227,8 +231,7 @@ class Stored:
             return
         if self.pack is not None:
             raise ValueError("only raw shards are packed")
-        known = ELEMENT_SIZES if self.codec is Codec.PLANES else (0,)
-        if self.element_size not in known:
+        if self.element_size not in ELEMENT_SIZES_OF[self.codec]:
             raise ValueError(f"{self.codec} has no elements of {self.element_size} bytes")
         if len(self.frames) != blocks_of(raw_bytes):
             raise ValueError(f"{len(self.frames)} frames are not a shard of {raw_bytes} bytes")

@@ -9,7 +9,7 @@ from math import inf
 
 from cachetier_client.bucket_format import stored
 from cachetier_client.bucket_format.stored import (
-    ELEMENT_SIZES,
+    ELEMENT_SIZES_OF,
     FRAME_LIMIT_BYTES,
     Codec,
     Content,
@@ -148,27 +148,16 @@ def compressed_metadata(
     return described | ({ELEMENT_SIZE_KEY: str(element_size)} if element_size else {})
 
 
-def content_headers(codec: Codec) -> dict[str, str]:
-    """Return how HTTP calls what ``codec`` makes: planes only we can put together again."""
-    return {ENCODING_HEADER: "zstd"} if codec is Codec.ZSTD else {}
-
-
-def codec_found(found: Mapping[str, str]) -> tuple[Codec, int]:
+def codec_found(found: Mapping[str, str]) -> tuple[Codec, int] | None:
     """Return codec and element size of the object with metadata ``found``.
 
-    What names no codec of ours, or planes of no size, counts as raw bytes.
+    None if this version does not know the codec, or not with elements of that size.
     """
-    codec, size = found.get(CODEC_KEY), found.get(ELEMENT_SIZE_KEY, "")
-    if codec == Codec.ZSTD:
-        return Codec.ZSTD, 0
-    if codec == Codec.PLANES and size in [str(known) for known in ELEMENT_SIZES]:
-        return Codec.PLANES, int(size)
-    return Codec.RAW, 0
-
-
-def is_compressed(found: Mapping[str, str]) -> bool:
-    """Return whether the object with metadata ``found`` holds frames."""
-    return codec_found(found)[0] is not Codec.RAW
+    name, size = found.get(CODEC_KEY, Codec.RAW), found.get(ELEMENT_SIZE_KEY, "0")
+    for codec, sizes in ELEMENT_SIZES_OF.items():
+        if codec == name and size in map(str, sizes):
+            return codec, int(size)
+    return None
 
 
 class Existing(Enum):
@@ -176,12 +165,14 @@ class Existing(Enum):
 
     STRAY: a put of this store that comes after ours, which nothing can but by a disk that went back
     in time, or was copied; or one from before that was noticed.
+    UNKNOWN_CODEC: a put of this save that only another version of the service can decode.
     """
 
     OURS = auto()
     OLDER = auto()
     STRAY = auto()
     FOREIGN = auto()
+    UNKNOWN_CODEC = auto()
 
 
 def judge_existing(
@@ -192,11 +183,14 @@ def judge_existing(
     The same save, raw size and digest is our own write (its reply was lost, or another node put the
     same bytes), whichever way it is stored. The same save from the same store under another version
     is a replaced put, or a stray one. Anything else is foreign: a conflict to report, never a
-    victim.
+    victim. So is an object of this save by a codec that nobody here knows.
     """
     if found.get(SAVE_KEY) != ours[SAVE_KEY]:
         return Existing.FOREIGN
-    raw_bytes = found.get(RAW_BYTES_KEY) if is_compressed(found) else str(found_size_bytes)
+    codec = codec_found(found)
+    if codec is None:
+        return Existing.UNKNOWN_CODEC
+    raw_bytes = str(found_size_bytes) if codec[0] is Codec.RAW else found.get(RAW_BYTES_KEY)
     if found.get(DIGEST_KEY) == ours[DIGEST_KEY] and raw_bytes == str(size_bytes):
         return Existing.OURS
     if _version_of(found) is None or _store_of(found) != _store_of(ours):

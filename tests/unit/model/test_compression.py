@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.bucket_format.stored import Codec
 
-from cachetier.model.compression import AUTO, OFF, Method, Mode, Rules, parsed_mode
+from cachetier.model.compression import AUTO, OFF, Method, Mode, Rules, mode_like, parsed_mode
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,17 @@ def test_a_mode_is_read_and_written_alike(text: str, mode: Mode) -> None:
 def test_anything_else_says_what_would_do(text: str) -> None:
     with pytest.raises(ValueError, match="'off', 'auto', 'zstd:1' to 'zstd:19'"):
         parsed_mode(text)
+
+
+@pytest.mark.parametrize(
+    ("codec", "mode"), [(Codec.RAW, "off"), (Codec.ZSTD, "zstd:3"), (Codec.PLANES, "planes:3")]
+)
+def test_a_shard_is_stored_again_by_the_codec_that_it_had(codec: Codec, mode: str) -> None:
+    assert str(mode_like(Mode(Method.ZSTD, 3), codec)) == mode
+
+
+def test_every_codec_has_a_mode() -> None:
+    assert {mode_like(AUTO, codec).method for codec in Codec} == set(Method) - {Method.AUTO}
 
 
 RULES = Rules.parsed(

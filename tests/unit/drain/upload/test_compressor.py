@@ -12,7 +12,7 @@ from cachetier_client.bucket_format.uploads import UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 
 from cachetier.codec import planes
-from cachetier.codec.encoders import Encoders
+from cachetier.codec.codecs import CODECS, Encoders
 from cachetier.codec.frames import FrameDecoder, FrameEncoder, encoder_bytes
 from cachetier.drain.upload.compressor import Compressor, Made, Recipe
 from cachetier.drain.upload.encoding import Encoding
@@ -20,6 +20,8 @@ from cachetier.drain.upload.source import DamagedError
 from cachetier.errors import CachetierError
 from tests.fakes.bodies import noise
 from tests.unit.drain.shards import NOISE_BYTES, Memory
+
+ZSTD = CODECS[Codec.ZSTD]
 
 
 class Slots:
@@ -106,25 +108,25 @@ def test_planes_that_were_split_wrongly_are_never_given_out(
 
 def test_contexts_are_kept_for_the_next_block_of_their_level() -> None:
     encoders = Encoders(1 << 30)
-    with encoders.lend(1) as first:
+    with encoders.lend(ZSTD, 1) as first:
         pass
-    with encoders.lend(1) as second:
+    with encoders.lend(ZSTD, 1) as second:
         assert second is first
     assert encoders.kept_bytes == encoder_bytes(1)
 
 
 def test_a_context_that_nobody_uses_goes_for_another_level() -> None:
     encoders = Encoders(max(encoder_bytes(9), encoder_bytes(12)))
-    with encoders.lend(9):
+    with encoders.lend(ZSTD, 9):
         pass
-    with encoders.lend(12):
+    with encoders.lend(ZSTD, 12):
         assert encoders.kept_bytes == encoder_bytes(12)
 
 
 def test_a_level_that_takes_more_than_the_limit_is_lent_alone() -> None:
     encoders = Encoders(1)
-    with encoders.lend(15) as encoder:
-        frame = encoder.encode(bytes(BLOCK_BYTES))
+    with encoders.lend(ZSTD, 15) as encode:
+        frame = encode(bytes(BLOCK_BYTES))
     assert digest_of(FrameDecoder().decode(frame, BLOCK_BYTES)) == digest_of(bytes(BLOCK_BYTES))
 
 
@@ -134,7 +136,7 @@ def test_threads_wait_for_contexts_rather_than_take_more_memory() -> None:
 
     def borrow() -> None:
         for level in (12, 9, 12):
-            with encoders.lend(level):
+            with encoders.lend(ZSTD, level):
                 with lock:
                     lent[0] += 1
                     most[0] = max(most[0], encoders.kept_bytes)
@@ -176,7 +178,7 @@ class Stuck(Memory):
 
 def test_who_waits_for_a_frame_hears_that_the_compressor_was_closed() -> None:
     compressor, stuck = Compressor(1), Stuck()
-    encoding = Encoding(compressor, Codec.ZSTD, Recipe(1))
+    encoding = Encoding(compressor, Recipe(1))
     first, *_, last = (
         encoding.submit(stuck, BLOCKS * BLOCK_BYTES, block) for block in range(BLOCKS)
     )

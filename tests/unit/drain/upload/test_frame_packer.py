@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import zstandard
-from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, Codec, table_bytes
+from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, table_bytes
 from cachetier_client.bucket_format.uploads import PART_BYTES
 from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 
@@ -28,7 +28,7 @@ LEAST_ROOM = FRAME_LIMIT_BYTES
 @pytest.fixture
 def zstd() -> Iterator[Encoding]:
     compressor = Compressor(threads=2)
-    yield Encoding(compressor, Codec.ZSTD, Recipe(1))
+    yield Encoding(compressor, Recipe(1))
     compressor.close()
 
 

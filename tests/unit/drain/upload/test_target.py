@@ -143,6 +143,22 @@ def test_an_older_version_is_replaced_only_where_it_was_replaced_here_and_no_doc
     assert store.get("key") == b"old"
 
 
+@pytest.mark.parametrize("size", ["as the raw bytes", "another"])
+def test_an_object_of_a_codec_that_nobody_knows_is_neither_taken_for_raw_nor_written_over(
+    size: str,
+) -> None:
+    store, content = MemoryObjectStore(), content_of(b"ours")
+    metadata = object_metadata("save", "store", 1, content)
+    body = b"ours" if size == "as the raw bytes" else b"by another codec"
+    theirs = compressed_metadata(metadata, 4) | {"cachetier-codec": "lz4"}
+    store.put("key", body, digest=digest_of(body), metadata=theirs)
+
+    with pytest.raises(ConflictError, match="lz4") as refused:
+        look(store, UploadTarget("key", metadata, content), Buffers().lend)
+    assert not isinstance(refused.value, StrayObjectError)
+    assert store.get("key") == body
+
+
 @pytest.mark.parametrize(
     ("status", "below", "there", "expected"),
     [
