@@ -15,13 +15,13 @@ from cachetier_client.units import shown_size, shown_span
 from cachetier.cli import options
 from cachetier.cli.connection import reach
 from cachetier.cli.output import (
-    console,
     echo,
     past_proxies,
     print_json,
     refuse,
     reported,
     show,
+    show_rows,
     table,
 )
 from cachetier.cli.types import EXPIRY, UsageMistakeError
@@ -50,10 +50,8 @@ def create(principal: str, expires: float | None, url: str | None, as_json: bool
     """
     with reported(as_json), reach(url) as client:
         made = client.create_token(principal, expires_seconds=expires)
-        if as_json:
-            print_json(made)
-            return
-        echo(made["token"])
+        show(as_json, made, made["token"])
+    if not as_json:
         ends = "never ends" if expires is None else f"ends in {shown_span(expires)}"
         echo(f"Token {made['id']} of {principal} {ends}; it is not shown again.", err=True)
 
@@ -67,18 +65,20 @@ def list_(url: str | None, as_json: bool) -> None:
     """
     with reported(as_json), reach(url) as client:
         found = client.tokens()
-    if as_json:
-        print_json({"tokens": found})
-        return
-    if not found:
-        echo("No token was made yet: `cachetier token create PRINCIPAL` does.", err=True)
-        return
-    shown, now = table("<id", "<kind", "<principal", "made", "ends in"), time.time()
-    for each in found:
-        age = shown_span(max(0.0, now - each["created_at"]))
-        kind = each.get("kind", "token")  # which older services do not say
-        shown.add_row(each["id"], kind, each["principal"], f"{age} ago", _ending(each, now))
-    console().print(shown)
+    now = time.time()
+    rows = [
+        (
+            each["id"],
+            each.get("kind", "token"),  # which older services do not say
+            each["principal"],
+            f"{shown_span(max(0.0, now - each['created_at']))} ago",
+            _ending(each, now),
+        )
+        for each in found
+    ]
+    listed = table("<id", "<kind", "<principal", "made", "ends in", rows=rows) if rows else None
+    none = "No token was made yet: `cachetier token create PRINCIPAL` does."
+    show_rows(as_json, {"tokens": found}, listed, none)
 
 
 @options.verb()

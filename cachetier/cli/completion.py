@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from click import UsageError
 from click.shell_completion import ShellComplete, add_completion_class
@@ -11,7 +12,7 @@ from click.shell_completion import ShellComplete, add_completion_class
 from cachetier.cli import options
 from cachetier.cli.app import app
 from cachetier.cli.main import COMPLETE
-from cachetier.cli.output import echo, print_json, refuse
+from cachetier.cli.output import echo, refuse, show
 from cachetier.cli.types import SHELL
 from cachetier.nearest import nearest
 from cachetier.visible import visible
@@ -97,10 +98,8 @@ def completion(shell: str, as_json: bool) -> None:
             f"Did you mean {meant}?" if meant else f"Choose one of {', '.join(SCRIPTS)}.",
             as_json=as_json,
         )
-    if as_json:
-        print_json({"shell": shell, "script": SCRIPTS[shell]})
-    else:
-        echo(*SCRIPTS[shell].split("\n"))
+    document = {"shell": shell, "script": SCRIPTS[shell]}
+    show(as_json, document, partial(echo, *SCRIPTS[shell].split("\n")))
 
 
 class _Completion(ShellComplete):

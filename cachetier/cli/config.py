@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from cachetier_client.identity.remote_url import oddity_of
 from cachetier_client.units import shown_size
 
 from cachetier.cli import options
-from cachetier.cli.output import USAGE, complain, echo, print_json, reported
+from cachetier.cli.output import USAGE, complain, echo, print_json, reported, show
 from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, sourced
 from cachetier.config.sources import DEFAULT
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @options.flag("--origin", help="Say who sets each of them.")
 @options.settings()
 @options.as_json
-def show(flags: dict[str, Any], config: Path | None, origin: bool, as_json: bool) -> None:
+def show_settings(flags: dict[str, Any], config: Path | None, origin: bool, as_json: bool) -> None:
     """Show each setting as the service would read it now, in the form of a cachetier.toml.
 
     With --origin each says where it comes from: an option, a variable, a line of the file, or the
@@ -43,17 +43,14 @@ def show(flags: dict[str, Any], config: Path | None, origin: bool, as_json: bool
         found = sourced(flags, config=config)
         if found.settings is None:
             raise found.problems[0]
-    if as_json:
-        print_json({"file": _text(found.file), "settings": _described(found)})
-        return
-    for line in written(found, with_origins=origin):
-        echo(line)
+    document = {"file": _text(found.file), "settings": _described(found)}
+    show(as_json, document, partial(echo, *written(found, with_origins=origin)))
 
 
 @options.verb()
 @options.settings()
 @options.as_json
-def check(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
+def check(flags: dict[str, Any], config: Path | None, as_json: bool) -> int:
     """Say all that is wrong with the settings, each with its place; exit 2 if there is anything.
 
     Nothing is started, and no remote is asked: `cachetier doctor` does that.
@@ -68,10 +65,9 @@ def check(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
         print_json({"file": _text(found.file), "problems": problems, "warnings": warnings})
     for problem in found.problems:
         complain(problem.message, problem.hint)
-    if found.problems:
-        raise click.exceptions.Exit(USAGE)
-    if not as_json:
+    if not (found.problems or as_json):
         echo(f"The settings are well: {_summary(found)}.", *warnings)
+    return USAGE if found.problems else 0
 
 
 @options.verb()

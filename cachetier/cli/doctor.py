@@ -12,8 +12,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from cachetier.cli import options
 from cachetier.cli.output import FAILED, echo, ended_by_signal, print_json, reported
 from cachetier.cli.types import CHECK, SIZE
@@ -56,7 +54,7 @@ def doctor(
     skip_remote: bool,
     checkpoint_size: int | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Check this node and its remotes: what was measured, and what to do where it is not fine.
 
     No service is needed; one that runs on the same cache directory is looked at as well. Whatever
@@ -73,8 +71,7 @@ def doctor(
         subject = _subject(settings, checkpoint_size, skip_remote=skip_remote)
         with closing(examine(subject, names)) as found:
             failed = _print_json(found) if as_json else _print(found)
-    if failed:
-        raise click.exceptions.Exit(FAILED)
+    return FAILED if failed else 0
 
 
 def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: bool) -> Subject:

@@ -6,24 +6,25 @@ import os
 from collections import Counter
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
 from cachetier_client.units import counted, shown_size
 
 from cachetier.cli import options
 from cachetier.cli.connection import reach
 from cachetier.cli.output import (
+    FAILED,
     INTEGRITY,
     HowFar,
     bytes_shown,
     console,
     echo,
     line_shown,
-    print_json,
     refuse,
     reported,
+    show,
     table,
 )
 from cachetier.cli.types import AGE, RUN
@@ -69,7 +70,7 @@ def fsck(
     adopt: bool,
     rebuild: bool,
     as_json: bool,
-) -> None:
+) -> int:
     """Check data files against the catalog against the remotes; exit 5 if a problem remains.
 
     Looking changes nothing, and may be done while the service runs. With --repair each repair is
@@ -89,17 +90,10 @@ def fsck(
 
         settings = load(flags, config=config)
         mounts = None if local else _mounts(settings)
-        options = FsckOptions(data, run, repair, adopt, rebuild, mounts)
-        report = _checked(settings, options, local, as_json)
-    if as_json:
-        print_json(report.as_json())
-    else:
-        _show_outcomes(report)
-        echo(_summary(report, options.changes))
-    if report.remaining():
-        raise click.exceptions.Exit(INTEGRITY)
-    if report.unanswered:
-        raise click.exceptions.Exit(1)
+        given = FsckOptions(data, run, repair, adopt, rebuild, mounts)
+        report = _checked(settings, given, local, as_json)
+    show(as_json, report.as_json(), partial(_show_outcomes, report, given.changes))
+    return INTEGRITY if report.remaining() else FAILED if report.unanswered else 0
 
 
 def _checked(settings: Settings, options: FsckOptions, local: bool, as_json: bool) -> FsckReport:
@@ -187,12 +181,13 @@ def _show_found(report: FsckReport) -> None:
         echo(f"not asked  {unanswered}")
 
 
-def _show_outcomes(report: FsckReport) -> None:
+def _show_outcomes(report: FsckReport, repaired: bool) -> None:
     for outcome in report.outcomes[: LISTED * 5]:
         word = "repaired" if outcome.repaired else "left"
         echo(f"{word:<10} {outcome.finding.where}: {outcome.what}")
     if len(report.outcomes) > LISTED * 5:
         echo(f"... and {len(report.outcomes) - LISTED * 5} more")
+    echo(_summary(report, repaired))
 
 
 def _show_findings(findings: list[Finding], word: str) -> None:
@@ -233,7 +228,7 @@ def _next_move(report: FsckReport) -> str:
 @options.flag("--yes", "-y", help="Remove it; else only say it.")
 @options.option("--older-than", type=AGE, default="1d", help="Leave what is younger: 12h, 7d, 0.")
 @options.service
-def gc(yes: bool, older_than: float, url: str | None, as_json: bool) -> None:
+def gc(yes: bool, older_than: float, url: str | None, as_json: bool) -> int:
     """Say what nobody needs any more, and with --yes remove it.
 
     That is: saves that will never be whole while a newer step is published, saves that another
@@ -253,12 +248,8 @@ def gc(yes: bool, older_than: float, url: str | None, as_json: bool) -> None:
                 older_than_seconds=older_than,
                 timeout_seconds=COLLECT_SECONDS,
             )
-        if as_json:
-            print_json(found)
-        else:
-            _show_collected(found)
-    if found["unanswered"]:
-        raise click.exceptions.Exit(1)
+        show(as_json, found, partial(_show_collected, found))
+    return FAILED if found["unanswered"] else 0
 
 
 def _show_collected(found: dict[str, Any]) -> None:
@@ -283,16 +274,17 @@ def _show_left(left: list[dict[str, Any]]) -> None:
 
 
 def _show_rubbish(found: dict[str, Any]) -> None:
-    shown = table("~", "~what", "~why", "here", "objects")
-    for each in found["rubbish"][:LISTED]:
-        shown.add_row(
+    rows = (
+        (
             _TITLES.get(each["kind"], each["kind"]),
             each["what"],
             each["why"],
             shown_size(each["size_bytes"]) if each["size_bytes"] else "-",
             str(each["objects"]) if each["objects"] else "-",
         )
-    console().print(shown)
+        for each in found["rubbish"][:LISTED]
+    )
+    console().print(table("~", "~what", "~why", "here", "objects", rows=rows))
     if found["found"] > LISTED:
         echo(f"... and {found['found'] - LISTED} more")
     size = shown_size(found["size_bytes"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,9 @@ from cachetier.cli.output import (
     echo,
     ended_by_signal,
     line_shown,
-    print_json,
     refuse,
     reported,
+    show,
     table,
 )
 from cachetier.cli.types import COUNT, REPLICA, SIZE
@@ -87,10 +88,7 @@ def bench(size: int, ranks: int, rounds: int, url: str | None, as_json: bool) ->
             "filesystem": disk["filesystem"],
             "measured": [{**asdict(row), "ratio": row.ratio} for row in rows],
         }
-        if as_json:
-            print_json(document)
-        else:
-            _print_node(document, rows)
+        show(as_json, document, partial(_print_node, document, rows))
 
 
 def _own(directory: Path) -> Path | None:
@@ -103,12 +101,16 @@ def _print_node(document: dict[str, Any], rows: list[Row]) -> None:
     size, ranks = shown_size(document["size_bytes"]), document["ranks"]
     at_once = f", {ranks} at once" if ranks > 1 else ""
     shown.print(f"{document['directory']} ({document['filesystem']}), shards of {size}{at_once}\n")
-    compared = table("<", "through cachetier", "bare disk", "ratio")
-    for row in rows:
-        disk = "-" if row.disk is None else _figure(row.disk, row.unit)
-        ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-        compared.add_row(row.what, _figure(row.service, row.unit), disk, ratio)
-    shown.print(compared)
+    compared = (
+        (
+            row.what,
+            _figure(row.service, row.unit),
+            "-" if row.disk is None else _figure(row.disk, row.unit),
+            "-" if row.ratio is None else f"{row.ratio:.2f}",
+        )
+        for row in rows
+    )
+    shown.print(table("<", "through cachetier", "bare disk", "ratio", rows=compared))
     if all(row.disk is None for row in rows):
         echo("", "The bare disk was not measured: the directory is not ours to write.")
 
@@ -164,10 +166,8 @@ def objbench(
         with line_shown(as_json, lambda: now.text):
             measured = _measured(bench)
         advice = advice_for(measured.throughputs)
-        if as_json:
-            print_json(_document(which, measured, advice, bench.left_behind))
-        else:
-            _print_remote(which, measured, advice, bench.left_behind)
+        found = which, measured, advice, bench.left_behind
+        show(as_json, _document(*found), partial(_print_remote, *found))
 
 
 def _measured(bench: ObjectBench) -> Measured:
@@ -213,18 +213,17 @@ def _print_remote(
 ) -> None:
     shown = console()
     shown.print(f"{which.url} at {which.endpoint or 'AWS'}\n")
-    small = table("<4 KiB, one at a time", "p50", "p99", "times")
-    for request, times in measured.latencies.items():
-        p50, p99 = shown_time(times.p50_seconds), shown_time(times.p99_seconds)
-        small.add_row(request, p50, p99, str(times.count))
-    shown.print(small)
+    small = (
+        (request, shown_time(each.p50_seconds), shown_time(each.p99_seconds), str(each.count))
+        for request, each in measured.latencies.items()
+    )
+    shown.print(table("<4 KiB, one at a time", "p50", "p99", "times", rows=small))
     if measured.rate is not None:
         rate = measured.rate
         refused = f", {rate.throttled} throttled" if rate.throttled else ""
         shown.print(f"{rate.streams} streams: {rate.per_second:.0f} small puts/s{refused}")
-    large = table("<streams", "part", "PUT", "GET", "throttled", "failed")
-    for cell in measured.throughputs:
-        large.add_row(
+    large = (
+        (
             str(cell.streams),
             f"{cell.part_bytes >> 20} MiB",
             f"{shown_size(cell.put_bytes_per_second)}/s",
@@ -232,8 +231,10 @@ def _print_remote(
             str(cell.throttled or "-"),
             str(cell.failed or "-"),
         )
+        for cell in measured.throughputs
+    )
     shown.print()
-    shown.print(large)
+    shown.print(table("<streams", "part", "PUT", "GET", "throttled", "failed", rows=large))
     shown.print(f"\nsuggested: drain_workers = {advice.drain_workers}", end="")
     shown.print(f', max_rate = "{advice.max_rate}"' if advice.max_rate else ", no max_rate")
     for remark in advice.remarks:

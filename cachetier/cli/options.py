@@ -52,6 +52,10 @@ class Verb(click.Command):
             "[OPTIONS]",
         ]
 
+    def invoke(self, ctx: click.Context) -> None:
+        """Call the verb, and end with the exit code that it returns, if it returns one."""
+        ctx.exit(super().invoke(ctx) or 0)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
         if ctx.resilient_parsing and args and args[-1].startswith("-") and "=" not in args[-1]:
@@ -151,8 +155,8 @@ def settings(*names: str) -> Decorator:
 
     def decorated(verb: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(verb)
-        def taken(**values: Any) -> None:
-            verb(flags={name: values.pop(name) for name in chosen}, **values)
+        def taken(**values: Any) -> Any:
+            return verb(flags={name: values.pop(name) for name in chosen}, **values)
 
         found: Callable[..., Any] = taken
         for name in reversed(chosen):

@@ -11,7 +11,7 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, ProgressColumn
     from rich.table import Table
+    from rich.text import Text
 
 FAILED, USAGE, NOT_DURABLE, UNREACHABLE, INTEGRITY, FULL = range(1, 7)
 EXITS = {
@@ -150,12 +151,24 @@ def print_json(value: Any, *, one_line: bool = False) -> None:
     click.echo(json.dumps(value, indent=indent).replace("\x7f", "\\u007f"))
 
 
-def show(as_json: bool, document: dict[str, Any], text: str) -> None:
-    """Print what a verb did: its document, or a line for people."""
+def show(as_json: bool, document: dict[str, Any], shown: str | Callable[[], object]) -> None:
+    """Print what a verb did: its document, or a line for people, or what ``shown`` writes."""
     if as_json:
         print_json(document)
+    elif callable(shown):
+        shown()
     else:
-        echo(text)
+        echo(shown)
+
+
+def show_rows(as_json: bool, document: dict[str, Any], rows: Table | None, none: str) -> None:
+    """Print a list: its document, or a table for people; ``none`` where there are no rows."""
+    if as_json:
+        print_json(document)
+    elif rows is None:
+        echo(none, err=True)
+    else:
+        console().print(rows)
 
 
 def console(*, err: bool = False) -> Console:
@@ -182,8 +195,11 @@ def console(*, err: bool = False) -> Console:
     )
 
 
-def table(*titles: str) -> Table:
-    """Return a table of figures; ``<`` before a title: of words, ``~``: of words that may wrap."""
+def table(*titles: str, rows: Iterable[Sequence[str | Text]] = (), more: int = 0) -> Table:
+    """Return a table of figures; ``<`` before a title: of words, ``~``: of words that may wrap.
+
+    Its last row says how many ``more`` there are.
+    """
     from rich.table import Table
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
@@ -194,6 +210,10 @@ def table(*titles: str) -> Table:
             no_wrap=not title.startswith("~"),
             overflow="fold" if title.startswith("~") else "ellipsis",
         )
+    for row in rows:
+        shown.add_row(*row)
+    if more > 0:
+        shown.add_row(f"and {more} more", style="dim")
     return shown
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,9 @@ from cachetier.cli.output import (
     console,
     echo,
     line_shown,
-    print_json,
     refuse,
     reported,
+    show,
     table,
 )
 from cachetier.cli.steps import run_names
@@ -106,10 +107,7 @@ def advise(
                 failures_per_node_day=failures_per_node_day,
                 overhead_cap=overhead_cap,
             )
-    if as_json:
-        print_json(asdict(advice))
-    else:
-        _show_advice(run, advice)
+    show(as_json, asdict(advice), partial(_show_advice, run, advice))
 
 
 @contextmanager
@@ -296,10 +294,7 @@ def estimate(
             refuse("nothing says what a checkpoint holds, or who saves it", hint, as_json=as_json)
         if plot is not None:
             _draw_estimate(plan, found, plot, as_json=as_json)
-    if as_json:
-        print_json(asdict(found))
-    else:
-        _show_estimate(plan, found)
+    show(as_json, asdict(found), partial(_show_estimate, plan, found))
 
 
 def _with_figures_of(client: Client, run: str, plan: Plan) -> Plan:
@@ -403,10 +398,7 @@ def simulate(scenario: Path, seed: int | None, plot: Path | None, as_json: bool)
     if figure is not None:
         _draw_outcome(figure, found)
         figure.savefig(plot)
-    if as_json:
-        print_json(asdict(found))
-    else:
-        _show_outcome(found)
+    show(as_json, asdict(found), partial(_show_outcome, found))
 
 
 def _seeded(scenario: Scenario, seed: int) -> Scenario:
@@ -419,18 +411,20 @@ def _show_outcome(found: Outcome) -> None:
     if found.about:
         echo(found.about)
     echo(f"{counted(found.nodes, 'node')}, {shown_span(found.seconds)}, seed {found.seed}", "")
-    shown = table("<run", "saves", "durable", "after", "at most", "blocked", "for room", "exposed")
-    for each in found.runs:
-        shown.add_row(
+    titles = "<run", "saves", "durable", "after", "at most", "blocked", "for room", "exposed"
+    rows = (
+        (
             each.run,
             str(each.saves),
             str(each.states.get("durable", 0)),
-            *_spans_of(each.durable_seconds),
-            _span_of(each.blocked_seconds),
-            shown_span(each.waited_seconds.most) if each.waited_seconds else "-",
-            f"{shown_span(each.exposure_seconds.mean)}, {shown_span(each.exposure_seconds.most)}",
+            *(_span_of(each.durable_seconds, figure) for figure in ("p50", "most")),
+            _span_of(each.blocked_seconds, "mean"),
+            _span_of(each.waited_seconds, "most"),
+            ", ".join(_span_of(each.exposure_seconds, figure) for figure in ("mean", "most")),
         )
-    console().print(shown)
+        for each in found.runs
+    )
+    console().print(table(*titles, rows=rows))
     echo("", *(f"{what:<13} {text}" for what, text in _rows(found)))
 
 
@@ -467,12 +461,8 @@ def _troubles(run: RunOutcome) -> list[str]:
     return found
 
 
-def _spans_of(spread: Spread | None) -> tuple[str, str]:
-    return ("-", "-") if spread is None else (shown_span(spread.p50), shown_span(spread.most))
-
-
-def _span_of(spread: Spread | None) -> str:
-    return "-" if spread is None else shown_span(spread.mean)
+def _span_of(spread: Spread | None, figure: str) -> str:
+    return "-" if spread is None else shown_span(getattr(spread, figure))
 
 
 def _draw_outcome(figure: Any, found: Outcome) -> None:

@@ -35,6 +35,7 @@ NAME_CELLS = 28
 WARNINGS = 3
 RUN_CELLS = 24
 BAD = "bold red"
+NO = Text("no", "green")
 STATES = {"ready": "bold green", "ok": "green"}
 STATES |= {"throttled": "yellow", "leaving": "yellow", "unasked": "dim"}
 STYLES = {"bad": BAD, "near": "yellow"}
@@ -60,21 +61,19 @@ def rendered(status: dict[str, Any], now: float) -> Group:
 
 def mount_table(mounts: Sequence[dict[str, Any]], objective: float) -> Table:
     """Show what each mount of the S3 door has that its bucket does not show yet."""
-    shown = table("<objects of", "exposed", "not in the bucket", "dirty", "in conflict")
+    titles = "<objects of", "exposed", "not in the bucket", "dirty", "in conflict"
     worst_first = sorted(mounts, key=lambda mount: -mount["exposure_seconds"])
-    for mount in worst_first[:MOUNT_ROWS]:
-        seconds = mount["exposure_seconds"]
-        style = BAD if seconds > objective else "yellow"
-        shown.add_row(
+    rows = (
+        (
             cut(f"{MOUNT_MARK}{mount['mount']}", NAME_CELLS),
-            Text(shown_span(seconds), style) if mount["objects"] else Text("no", "green"),
+            _late(mount["exposure_seconds"], objective) if mount["objects"] else NO,
             str(mount["objects"] or "-"),
             size_or_dash(mount["dirty_bytes"]),
-            Text(str(mount["conflicts"]), BAD) if mount["conflicts"] else Text("-"),
+            Text(str(mount["conflicts"]), BAD) if mount["conflicts"] else "-",
         )
-    if len(mounts) > MOUNT_ROWS:
-        shown.add_row(f"and {len(mounts) - MOUNT_ROWS} more", style="dim")
-    return shown
+        for mount in worst_first[:MOUNT_ROWS]
+    )
+    return table(*titles, rows=rows, more=len(mounts) - MOUNT_ROWS)
 
 
 def superseded_lines(mounts: Sequence[dict[str, Any]], now: float) -> list[str]:
@@ -235,7 +234,7 @@ def _drain(drain: dict[str, Any]) -> str:
 
 def _pending_steps(pending: list[dict[str, Any]], steps: int, now: float) -> Table:
     """Return the table of the ``steps`` not yet durable; ``eta`` is until they are."""
-    shown = table("<pending run", "step", "<state", "size", "dirty", "age", "eta")
+    titles = "<pending run", "step", "<state", "size", "dirty", "age", "eta"
     rows = [
         (
             cut(str(each["run"]), PENDING_CELLS),
@@ -248,11 +247,7 @@ def _pending_steps(pending: list[dict[str, Any]], steps: int, now: float) -> Tab
         )
         for each in pending[:PENDING_ROWS]
     ]
-    for row in rows:
-        shown.add_row(*row)
-    if (more := steps - len(rows)) > 0:
-        shown.add_row(f"and {more} more", style="dim")
-    return shown
+    return table(*titles, rows=rows, more=steps - len(rows))
 
 
 def _alarms(status: dict[str, Any], now: float) -> list[str]:
@@ -266,19 +261,19 @@ def _alarms(status: dict[str, Any], now: float) -> list[str]:
 
 def _exposure_table(status: dict[str, Any]) -> Table:
     """Return a row for each run, the most exposed first, at most ``RUN_ROWS``."""
-    shown = table("<run", "durable step", "begun", "exposed", "dirty")
+    titles = "<run", "durable step", "begun", "exposed", "dirty"
     runs = status["exposure"]
-    for run in runs[:RUN_ROWS]:
-        shown.add_row(
+    rows = (
+        (
             cut(str(run["run"]), NAME_CELLS),
             "none" if run["durable_step"] is None else str(run["durable_step"]),
             _ago(run["durable_age_seconds"]),
             _exposed(run, status["exposure_objective_seconds"]),
             size_or_dash(run["dirty_bytes"]),
         )
-    if len(runs) > RUN_ROWS:
-        shown.add_row(f"and {len(runs) - RUN_ROWS} more", style="dim")
-    return shown
+        for run in runs[:RUN_ROWS]
+    )
+    return table(*titles, rows=rows, more=len(runs) - RUN_ROWS)
 
 
 def _exposure_alarms(status: dict[str, Any]) -> list[str]:
@@ -300,11 +295,14 @@ def _exposure_alarms(status: dict[str, Any]) -> list[str]:
     return found
 
 
-def _exposed(run: dict[str, Any], objective: float) -> Text:
+def _exposed(run: dict[str, Any], objective: float) -> Text | str:
     """Say for how long a run is exposed: `-` where there is no durable step to count from."""
-    seconds = run["exposure_seconds"]
-    if not seconds:
-        return Text("-") if run["durable_step"] is None else Text("no", "green")
+    if run["exposure_seconds"]:
+        return _late(run["exposure_seconds"], objective)
+    return "-" if run["durable_step"] is None else NO
+
+
+def _late(seconds: float, objective: float) -> Text:
     return Text(shown_span(seconds), BAD if seconds > objective else "yellow")
 
 
@@ -411,17 +409,19 @@ def _flow(status: dict[str, Any], rates: Rates, width: int) -> Text:
 
 
 def _remotes(status: dict[str, Any], rates: Rates) -> Table:
-    shown = table("<remote", "<state", "drained", "to go", "eta", "<held back by")
-    for remote in status["remotes"]:
-        rate = rates.remotes.get(remote["name"])
-        shown.add_row(
+    titles = "<remote", "<state", "drained", "to go", "eta", "<held back by"
+    rows = (
+        (
             remote["name"],
             Text(remote_state(remote), STATES.get(str(remote["state"]), BAD)),
-            _speed(rate),
+            _speed(rates.remotes.get(remote["name"])),
             size_or_dash(remote["pending_bytes"]),
             _eta(remote["eta_seconds"]),
             _held_back(remote),
         )
+        for remote in status["remotes"]
+    )
+    shown = table(*titles, rows=rows)
     shown.expand, shown.columns[-1].ratio = True, 1  # a long reason is cut, and no other column
     return shown
 
@@ -434,39 +434,40 @@ def _held_back(remote: dict[str, Any]) -> Text:
 
 
 def _runs(status: dict[str, Any], rows: int) -> Table:
-    shown = table("<run", "exposed", "durable step", "saved", "dirty")
+    found, more = _that_fit(status["exposure"], rows)
     objective = status["exposure_objective_seconds"]
-    found = status["exposure"]
-    for run in _that_fit(found, rows):
-        shown.add_row(
+    cells = (
+        (
             cut(run["run"], RUN_CELLS),
-            Text(
-                shown_span(run["exposure_seconds"]) if run["exposure_seconds"] else "-",
-                _danger(run["exposure_seconds"], objective),
-            ),
+            _endangered(run["exposure_seconds"], objective),
             "none" if run["durable_step"] is None else str(run["durable_step"]),
             _ago(run["durable_age_seconds"]),
             size_or_dash(run["dirty_bytes"]),
         )
-    return _with_rest(shown, found, rows)
+        for run in found
+    )
+    return table("<run", "exposed", "durable step", "saved", "dirty", rows=cells, more=more)
 
 
 def _pending(status: dict[str, Any], rows: int) -> Table:
-    shown = table("<pending run", "step", "<state", "size", "<sent", "eta")
-    found = status["pending"]
-    unlisted = status["pending_steps"] - len(found)
-    for step in _that_fit(found, rows, unlisted):
-        size_bytes = max(1, step["size_bytes"])
-        share = 1 - min(1.0, step["dirty_bytes"] / size_bytes)
-        shown.add_row(
+    found, more = _that_fit(status["pending"], rows, status["pending_steps"])
+    cells = (
+        (
             cut(step["run"], RUN_CELLS),
             str(step["step"]),
             str(step["state"]),
             shown_size(step["size_bytes"]),
-            Text("█" * int(10 * share)).append("░" * (10 - int(10 * share)), "dim"),
+            _share_sent(step),
             _eta(step["eta_seconds"]),
         )
-    return _with_rest(shown, found, rows, unlisted)
+        for step in found
+    )
+    return table("<pending run", "step", "<state", "size", "<sent", "eta", rows=cells, more=more)
+
+
+def _share_sent(step: dict[str, Any]) -> Text:
+    sent = int(10 * (1 - min(1.0, step["dirty_bytes"] / max(1, step["size_bytes"]))))
+    return Text("█" * sent).append("░" * (10 - sent), "dim")
 
 
 def _warnings(status: dict[str, Any]) -> list[str]:
@@ -496,20 +497,20 @@ def _fleet(nodes: Sequence[Node], width: int, height: int) -> list[RenderableTyp
     """Return one row for each node, the worst first."""
     ranked = sorted(nodes, key=_badness, reverse=True)
     rows = len(nodes) if not height else max(1, height - 8)
-    shown = table("<node", "<state", "exposed", "dirty", "eta", "put", "drained", "used", "warn")
-    for node in _that_fit(ranked, rows):
-        shown.add_row(*_row(node))
+    titles = "<node", "<state", "exposed", "dirty", "eta", "put", "drained", "used", "warn"
+    found, more = _that_fit(ranked, rows)
+    shown = table(*titles, rows=map(_row, found), more=more)
     ready = sum(
         node.error is None and (node.status or {}).get("state") == "ready" for node in nodes
     )
     head = Text.assemble((f"{len(nodes)} nodes", "bold"), f"  {ready} ready  ")
     head.append(time.strftime("%H:%M:%S"), "dim")
     troubles = [line for node in ranked for line in _troubles(node)]
-    body: list[RenderableType] = [head, Text(), _with_rest(shown, ranked, rows), Text()]
+    body: list[RenderableType] = [head, Text(), shown, Text()]
     return body + [_cut(f"! {line}", width, "yellow") for line in troubles[:WARNINGS]]
 
 
-def _row(node: Node) -> tuple[RenderableType, ...]:
+def _row(node: Node) -> tuple[str | Text, ...]:
     status, rates = node.status, node.rates()
     if node.error is not None or status is None:
         return (_label(node.url), Text(f"away {_away(node)}", BAD), *"-------")
@@ -517,10 +518,7 @@ def _row(node: Node) -> tuple[RenderableType, ...]:
     return (
         _label(node.url),
         _state(worst_state(status)),
-        Text(
-            shown_span(exposed) if exposed else "-",
-            _danger(exposed, status["exposure_objective_seconds"]),
-        ),
+        _endangered(exposed, status["exposure_objective_seconds"]),
         size_or_dash(status["dirty_bytes"]),
         _eta(status["eta_seconds"]),
         _speed(rates.put),
@@ -562,15 +560,13 @@ def _ago(seconds: float | None) -> str:
     return "-" if seconds is None else f"{shown_span(seconds)} ago"
 
 
-def _that_fit(found: Sequence[Any], rows: int, unlisted: int = 0) -> Sequence[Any]:
-    """Return what fits ``rows``, with one of them to say how many more there are."""
-    return found if len(found) + unlisted <= rows else found[: rows - 1]
-
-
-def _with_rest(shown: Table, found: Sequence[Any], rows: int, unlisted: int = 0) -> Table:
-    if more := len(found) + unlisted - len(_that_fit(found, rows, unlisted)):
-        shown.add_row(f"and {more} more", style="dim")
-    return shown
+def _that_fit(
+    found: Sequence[Any], rows: int, total: int | None = None
+) -> tuple[Sequence[Any], int]:
+    """Return what fits ``rows``, and how many more there are, which one of the rows says."""
+    total = len(found) if total is None else total
+    shown = found if total <= rows else found[: rows - 1]
+    return shown, total - len(shown)
 
 
 def _state(state: str) -> Text:
@@ -579,6 +575,10 @@ def _state(state: str) -> Text:
 
 def _danger(seconds: float, objective: float) -> str:
     return STYLES.get(danger(seconds, objective), "")
+
+
+def _endangered(seconds: float, objective: float) -> Text:
+    return Text(shown_span(seconds) if seconds else "-", _danger(seconds, objective))
 
 
 def _speed(rate: float | None) -> str:

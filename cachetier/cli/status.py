@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import click
 
 from cachetier.cli import options
 from cachetier.cli.connection import reach
-from cachetier.cli.output import UNREACHABLE, console, print_json, refuse, reported
+from cachetier.cli.output import UNREACHABLE, console, print_json, refuse, reported, show
 from cachetier.cli.types import URL
 from cachetier.status.rates import Node, described
 
@@ -33,12 +34,13 @@ def status(url: str | None, as_json: bool) -> None:
     """
     with reported(as_json), reach(url) as client:
         found = client.status()
-        if as_json:
-            print_json(found)
-        else:
-            from cachetier.cli.screen import rendered
+        show(as_json, found, partial(_print_status, found))
 
-            console().print(rendered(found, time.time()))
+
+def _print_status(found: dict[str, Any]) -> None:
+    from cachetier.cli.screen import rendered
+
+    console().print(rendered(found, time.time()))
 
 
 # --- several, and live ----------------------------------------------------------------------------
@@ -55,7 +57,7 @@ def status(url: str | None, as_json: bool) -> None:
 @options.duration("--interval", "Between two looks.", default="1s", least=0.1)
 @options.flag("--once", help="Look for one interval, print it, and end.")
 @options.as_json
-def top(url: tuple[str, ...], interval: float, once: bool, as_json: bool) -> None:
+def top(url: tuple[str, ...], interval: float, once: bool, as_json: bool) -> int:
     """Watch nodes live: what losing them would cost now, what flows, and what is stuck.
 
     `exposed` is the training of a run that would be lost with the node; it is red beyond
@@ -82,8 +84,7 @@ def top(url: tuple[str, ...], interval: float, once: bool, as_json: bool) -> Non
                 time.sleep(interval)
         else:
             _live(nodes, look, interval)
-    if once and any(node.error is not None for node in nodes):
-        raise click.exceptions.Exit(UNREACHABLE)
+    return UNREACHABLE if once and any(node.error is not None for node in nodes) else 0
 
 
 @contextmanager

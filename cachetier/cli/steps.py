@@ -20,6 +20,7 @@ from cachetier_client.units import counted, shown_size, shown_span
 from cachetier.cli import options
 from cachetier.cli.connection import not_durable_if_answering, reach
 from cachetier.cli.output import (
+    FAILED,
     console,
     echo,
     print_json,
@@ -27,6 +28,7 @@ from cachetier.cli.output import (
     refuse,
     reported,
     show,
+    show_rows,
     table,
 )
 from cachetier.cli.types import NAME, RUN, STEP
@@ -34,7 +36,7 @@ from cachetier.nearest import nearest
 from cachetier.visible import on_one_line, visible
 
 if TYPE_CHECKING:
-    from cachetier_client import Client, PinInfo, ShardInfo, StepInfo
+    from cachetier_client import Client, PinInfo, StepInfo
     from cachetier_client.results import Level, ObjectListed, UnflushedStep
     from rich.table import Table
 
@@ -96,7 +98,7 @@ def ls(
 @options.run_argument
 @options.level("durable")
 @options.service
-def latest(run: str, level: Level, url: str | None, as_json: bool) -> None:
+def latest(run: str, level: Level, url: str | None, as_json: bool) -> int:
     """Print the newest step that can be restored; exit 1 when there is none.
 
     With --level local: one that this node has whole. Standard error names a newer one, if this
@@ -107,13 +109,9 @@ def latest(run: str, level: Level, url: str | None, as_json: bool) -> None:
     with reported(as_json), reach(url) as client:
         found = client.latest(run, level)
         newer = found.newer_local if found is not None else _newest_here(client, run)
-        if as_json:
-            step = None if found is None else _step_json(found)
-            print_json({"step": step, "newer_local": newer})
-        else:
-            _show_latest(run, level, found, newer)
-    if found is None:
-        raise click.exceptions.Exit(1)
+        document = {"step": None if found is None else _step_json(found), "newer_local": newer}
+        show(as_json, document, partial(_show_latest, run, level, found, newer))
+    return FAILED if found is None else 0
 
 
 @options.verb()
@@ -340,7 +338,7 @@ def forget(node: str, run: str | None, url: str | None, as_json: bool) -> None:
 @options.verb()
 @options.run_and_step
 @options.service
-def explain(run: str, step: int, url: str | None, as_json: bool) -> None:
+def explain(run: str, step: int, url: str | None, as_json: bool) -> int:
     """Say where a step stands, what it waits for, and what to do; exit 1 if nobody knows it.
 
     JSON: `run`, `step`, `state`, `waits_for` (empty, or `ranks`, `remote`, `window`, `order`,
@@ -348,14 +346,9 @@ def explain(run: str, step: int, url: str | None, as_json: bool) -> None:
     """
     with reported(as_json), reach(url) as client:
         found = _explained(client, run, step)
-    if as_json:
-        print_json(asdict(found))
-    else:
-        echo(*found.sentences)
-        if found.next_move:
-            echo(f"Next: {found.next_move}")
-    if found.state == "unknown":
-        raise click.exceptions.Exit(1)
+    move = [f"Next: {found.next_move}"] if found.next_move else []
+    show(as_json, asdict(found), partial(echo, *found.sentences, *move))
+    return FAILED if found.state == "unknown" else 0
 
 
 def _explained(client: Client, run: str, step: int) -> Explanation:
@@ -437,20 +430,19 @@ def _show_runs(runs: list[str], mounts: list[str], as_json: bool) -> None:
 
 
 def _show_objects(found: list[ObjectListed], of: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"objects": [asdict(each) for each in found]})
-        return
-    if not found:
-        echo(f"No object of {of}.", err=True)
-        return
-    shown = table("~key", "size", "~level", "~etag", "age")
-    now = time.time()
-    for each in found:
-        age = shown_span(max(0.0, now - each.modified_at))
-        shown.add_row(
-            on_one_line(each.key), shown_size(each.size_bytes), each.level, each.etag, age
+    rows = [
+        (
+            on_one_line(each.key),
+            shown_size(each.size_bytes),
+            each.level,
+            each.etag,
+            shown_span(max(0.0, time.time() - each.modified_at)),
         )
-    console().print(shown)
+        for each in found
+    ]
+    listed = table("~key", "size", "~level", "~etag", "age", rows=rows) if rows else None
+    document = {"objects": [asdict(each) for each in found]}
+    show_rows(as_json, document, listed, f"No object of {of}.")
 
 
 def _show_all(client: Client, run: str | None, level: Level | None, as_json: bool) -> None:
@@ -504,11 +496,16 @@ def _show_steps(
         echo(f"Next: See S3 with {see}, other paths with `cachetier ls {run} --all`.", err=True)
 
 
+def _sealed(step: StepInfo) -> int:
+    """Return how many ranks have sealed, as far as is known here; all, of what remotes have."""
+    return step.world_size if "replicated" in step.levels else len(step.ranks)
+
+
 def _table_of(steps: list[StepInfo], called: Callable[[StepInfo], str]) -> Table:
-    shown = table("step", "~state", "~restorable", "ranks", "shards", "size", "dirty", "age")
+    titles = "step", "~state", "~restorable", "ranks", "shards", "size", "dirty", "age"
     now = time.time()
-    for step in steps:
-        shown.add_row(
+    rows = (
+        (
             called(step),
             _state(step, now),
             _restorable(step) or "-",
@@ -518,12 +515,9 @@ def _table_of(steps: list[StepInfo], called: Callable[[StepInfo], str]) -> Table
             shown_size(step.dirty_bytes) if step.dirty_bytes else "-",
             shown_span(max(0.0, now - step.started_at)) if step.started_at else "-",
         )
-    return shown
-
-
-def _sealed(step: StepInfo) -> int:
-    """Return how many ranks have sealed, as far as is known here; all, of what remotes have."""
-    return step.world_size if "replicated" in step.levels else len(step.ranks)
+        for step in steps
+    )
+    return table(*titles, rows=rows)
 
 
 def _newest_here(client: Client, run: str) -> int | None:
@@ -543,16 +537,16 @@ def _show_latest(run: str, level: str, found: StepInfo | None, newer: int | None
 
 
 def _show_step(step: StepInfo, as_json: bool) -> None:
-    if as_json:
-        print_json({"step": _step_json(step)})
-        return
-    levels = _restorable(step) or "nowhere"
-    state = _state(step, time.time())
-    echo(f"{step.run}/{step.step}: {state}, save {step.save_id}, restorable: {levels}")
-    shown = table("~name", "rank", "size", "<digest", "~state")
-    for shard in step.shards:
-        shown.add_row(*_shard_row(shard))
-    console().print(shown)
+    if not as_json:
+        levels = _restorable(step) or "nowhere"
+        state = _state(step, time.time())
+        echo(f"{step.run}/{step.step}: {state}, save {step.save_id}, restorable: {levels}")
+    rows = (
+        (each.name, str(each.rank), shown_size(each.size_bytes), each.digest, each.state)
+        for each in step.shards
+    )
+    listed = table("~name", "rank", "size", "<digest", "~state", rows=rows)
+    show_rows(as_json, {"step": _step_json(step)}, listed, "")
 
 
 def _state(step: StepInfo, now: float) -> str:
@@ -570,11 +564,6 @@ def _restorable(step: StepInfo) -> str:
     return ", ".join(levels)
 
 
-def _shard_row(shard: ShardInfo) -> tuple[str, ...]:
-    size = shown_size(shard.size_bytes)
-    return shard.name, str(shard.rank), size, shard.digest, shard.state
-
-
 def _step_json(step: StepInfo) -> dict[str, Any]:
     described = asdict(step)
     if step.shards or not step.shard_count:
@@ -586,28 +575,19 @@ def _step_json(step: StepInfo) -> dict[str, Any]:
 
 
 def _show_pin(pinned: PinInfo, as_json: bool) -> None:
-    if as_json:
-        print_json({"pin": asdict(pinned)})
-        return
     here = f"{shown_size(pinned.local_bytes)} stay on this node"
-    echo(f"{pinned.run}/{pinned.step}: pinned, {here}")
+    show(as_json, {"pin": asdict(pinned)}, f"{pinned.run}/{pinned.step}: pinned, {here}")
     gone = pinned.shards - pinned.local_shards
-    if gone:
+    if gone and not as_json:
         what = "1 shard is" if gone == 1 else f"{gone} shards are"
         bring = f"cachetier restore {pinned.run} {pinned.step}"
         echo(f"{what} only in S3: `{bring}` brings them, to stay.", err=True)
 
 
 def _show_pins(pins: list[PinInfo], as_json: bool) -> None:
-    if as_json:
-        print_json({"pins": [asdict(pinned) for pinned in pins]})
-        return
-    if not pins:
-        echo("Nothing is pinned on this node.", err=True)
-        return
-    shown = table("~run", "step", "shards here", "bytes here", "of", "pinned for")
-    for each in pins:
-        shown.add_row(
+    titles = "~run", "step", "shards here", "bytes here", "of", "pinned for"
+    rows = [
+        (
             each.run,
             str(each.step),
             f"{each.local_shards}/{each.shards}",
@@ -615,4 +595,8 @@ def _show_pins(pins: list[PinInfo], as_json: bool) -> None:
             shown_size(each.size_bytes),
             shown_span(max(0.0, time.time() - each.pinned_at)),
         )
-    console().print(shown)
+        for each in pins
+    ]
+    document = {"pins": [asdict(pinned) for pinned in pins]}
+    listed = table(*titles, rows=rows) if rows else None
+    show_rows(as_json, document, listed, "Nothing is pinned on this node.")

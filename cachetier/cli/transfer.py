@@ -17,7 +17,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import click
 from cachetier_client.units import counted, shown_size
 
 from cachetier.cli import options
@@ -200,12 +199,10 @@ def import_(
             client, files, run, step, overwrite=overwrite, timeout_seconds=timeout
         )
     size_bytes = sum(receipt.size_bytes for receipt in receipts.values())
-    if as_json:
-        shards = [asdict(receipt) for receipt in receipts.values()]
-        print_json({"run": run, "step": step, "shards": shards})
-    else:
-        what = f"{counted(len(receipts), 'shard')}, {shown_size(size_bytes)}"
-        echo(f"{run}/{step}: {what}, safe on this node")
+    shards = [asdict(receipt) for receipt in receipts.values()]
+    what = f"{counted(len(shards), 'shard')}, {shown_size(size_bytes)}"
+    document = {"run": run, "step": step, "shards": shards}
+    show(as_json, document, f"{run}/{step}: {what}, safe on this node")
 
 
 def _check(files: list[SourceFile]) -> None:
@@ -325,7 +322,7 @@ def restore(
 @_newest_or_step
 @options.timeout("1h", "For all of it.")
 @options.service
-def verify(run: str, step: int | None, timeout: float, url: str | None, as_json: bool) -> None:
+def verify(run: str, step: int | None, timeout: float, url: str | None, as_json: bool) -> int:
     """Read a step as a restore would, from the nearest copies, and check every byte; keep nothing.
 
     Exit 5 when a shard has no good copy: each is named.
@@ -347,12 +344,11 @@ def verify(run: str, step: int | None, timeout: float, url: str | None, as_json:
         verdict = f"{counted(len(bad), 'shard')} without a good copy" if bad else "all are good"
         document = {**what, "local_shards": here, "bad": bad}
         show(as_json, document, f"{text} ({where}): {verdict}")
-    if bad:
-        if not as_json:
-            for each in bad:
-                echo(f"{each['name']} (rank {each['rank']}): {each['message']}", err=True)
-            echo("Next: Restore another step; `cachetier fsck` looks at all of them.", err=True)
-        raise click.exceptions.Exit(INTEGRITY)
+    if bad and not as_json:
+        named = (f"{each['name']} (rank {each['rank']}): {each['message']}" for each in bad)
+        move = "Next: Restore another step; `cachetier fsck` looks at all of them."
+        echo(*named, move, err=True)
+    return INTEGRITY if bad else 0
 
 
 def _newest(client: Client, run: str) -> int:
@@ -476,7 +472,7 @@ def watch(
     once: bool,
     url: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """Take each step that a trainer writes as files, as soon as it has ended; until Ctrl-C.
 
     One watcher for each node whose files are its own, and for a shared folder one in all: --rank
@@ -499,8 +495,7 @@ def watch(
             took = ", ".join(f"{what} {how}" for what, how in courtesy.items() if how is not None)
             echo(f"Watching {found.root} for run {run}; {took}.", err=True)
             failed = _watched(found, client, ids, quiet_commits, once, as_json)
-    if failed:
-        raise click.exceptions.Exit(FAILED)
+    return FAILED if failed else 0
 
 
 def _watched(

@@ -10,7 +10,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run a node": {
         "serve": ("node:serve", "Run the service on this node."),
         "dev": ("node:dev", "Run the service and an S3 server in one process, to try it."),
-        "config show": ("config:show", "Show each setting, and where it comes from."),
+        "config show": ("config:show_settings", "Show each setting, and where it comes from."),
         "config check": ("config:check", "Say what is wrong with the settings, before a start."),
         "config schema": ("config:schema", "Print the JSON schema of the settings file."),
     },

@@ -9,7 +9,7 @@ import pytest
 from cachetier_client.results import PinInfo, StepInfo
 from rich.console import Console
 
-from cachetier.cli import steps
+from cachetier.cli import output, steps
 
 RUN = "llama-3.1-405b-pretraining-phase-two-rerun"
 STEP = StepInfo(
@@ -34,7 +34,8 @@ STEP = StepInfo(
 @pytest.fixture
 def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     shown = io.StringIO()
-    monkeypatch.setattr(steps, "console", lambda: Console(file=shown, width=80))
+    for module in (output, steps):
+        monkeypatch.setattr(module, "console", lambda: Console(file=shown, width=80))
     return shown
 
 
