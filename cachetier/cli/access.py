@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,16 +16,15 @@ from cachetier_client.units import shown_size, shown_span
 from cachetier.cli import options
 from cachetier.cli.connection import reach
 from cachetier.cli.output import (
+    UsageMistakeError,
     echo,
     past_proxies,
-    print_json,
     refuse,
-    reported,
     show,
     show_rows,
     table,
 )
-from cachetier.cli.types import EXPIRY, UsageMistakeError
+from cachetier.cli.types import EXPIRY
 
 expires_option = options.option(
     "--expires",
@@ -48,11 +48,11 @@ def create(principal: str, expires: float | None, url: str | None, as_json: bool
 
     JSON: `token`, `id`, `principal`, `created_at`, `expires_at` (null: never).
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         made = client.create_token(principal, expires_seconds=expires)
         show(as_json, made, made["token"])
     if not as_json:
-        ends = "never ends" if expires is None else f"ends in {shown_span(expires)}"
+        ends = _ends(expires)
         echo(f"Token {made['id']} of {principal} {ends}; it is not shown again.", err=True)
 
 
@@ -63,7 +63,7 @@ def list_(url: str | None, as_json: bool) -> None:
 
     JSON: `tokens`: `id`, `kind` (`token`, `s3`), `principal`, `created_at`, `expires_at` of each.
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         found = client.tokens()
     now = time.time()
     rows = [
@@ -89,7 +89,7 @@ def revoke(token_id: str, url: str | None, as_json: bool) -> None:
 
     JSON: `revoked`.
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         client.revoke_token(token_id)
         show(as_json, {"revoked": token_id}, f"{token_id} opens nothing any more")
 
@@ -104,7 +104,7 @@ def link(url: str | None, as_json: bool) -> None:
 
     JSON: `url`, `expires_seconds`.
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         made = client.link()
         show(as_json, made, made["url"])
     if not as_json:
@@ -119,20 +119,20 @@ def whoami(url: str | None, as_json: bool) -> None:
     JSON: `caller`: `principal`, `role`, `runs`, and `uid` and `pid`, or `token` and `address`;
     if it has a share, `used` and `limit` of `size_bytes`, `shards`, `open_puts`, `connections`.
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         caller = client.whoami()
-    if as_json:
-        print_json({"caller": caller})
-        return
-    share = caller.pop("share", {})
     shown = {**caller, "runs": " ".join(caller["runs"])}
-    for kind, each in share.items():
+    for kind, each in shown.pop("share", {}).items():
         if isinstance(each, dict) and each["limit"] is not None:
             figure = shown_size if kind == "size_bytes" else str
             shown[kind.replace("_", " ")] = f"{figure(each['used'])} of {figure(each['limit'])}"
     width = max(map(len, shown))
-    for name, value in shown.items():
-        echo(f"{name.ljust(width)}  {value}")
+    lines = (f"{name.ljust(width)}  {value}" for name, value in shown.items())
+    show(as_json, {"caller": caller}, partial(echo, *lines))
+
+
+def _ends(expires: float | None) -> str:
+    return "never ends" if expires is None else f"ends in {shown_span(expires)}"
 
 
 def _ending(token: dict[str, Any], now: float) -> str:
@@ -163,6 +163,10 @@ class _EvaluatedVerb(options.Verb):
         with _or_false("--json" in args):
             return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> None:
+        with _or_false(ctx.params["as_json"]):
+            super().invoke(ctx)
+
 
 @options.verb(cls=_EvaluatedVerb)
 @options.option("--mount", help="Refuse unless the key opens this mount.")
@@ -184,20 +188,18 @@ def env(
     JSON: `environment`, `id`, `principal`, `created_at`, `expires_at` (null: never), `mounts`:
     `name`, `bucket`, `prefix` of each.
     """
-    with _or_false(as_json), reported(as_json), reach(url) as client:
+    with reach(url) as client:
         made = client.create_s3_key(principal, mount=mount, expires_seconds=expires)
     environment = environment_of(made) | past_proxies(urlsplit(made["url"]).hostname or "")
-    if as_json:
-        shown = "id", "principal", "created_at", "expires_at", "mounts"
-        print_json({"environment": environment, **{name: made[name] for name in shown}})
-        return
-    for name, value in environment.items():
-        echo(f"export {name}={shlex.quote(value)}")
-    echo("unset AWS_SESSION_TOKEN")  # of another key: it would be sent along
-    ends = "never ends" if expires is None else f"ends in {shown_span(expires)}"
-    places = ", ".join(f"s3://{each['bucket']}/{each['prefix']}" for each in made["mounts"])
-    opens = f"opens {places}" if places else "opens no mount: see `runs` of the principal"
-    echo(f"Key {made['id']} of {made['principal']} {ends}; it {opens}.", err=True)
+    shown = "id", "principal", "created_at", "expires_at", "mounts"
+    document = {"environment": environment, **{name: made[name] for name in shown}}
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    lines += ["unset AWS_SESSION_TOKEN"]  # of another key: it would be sent along
+    show(as_json, document, partial(echo, *lines))
+    if not as_json:
+        places = ", ".join(f"s3://{each['bucket']}/{each['prefix']}" for each in made["mounts"])
+        opens = f"opens {places}" if places else "opens no mount: see `runs` of the principal"
+        echo(f"Key {made['id']} of {made['principal']} {_ends(expires)}; it {opens}.", err=True)
 
 
 @options.verb()
@@ -214,8 +216,8 @@ def keep(whose: str, mount: str, key: str, url: str | None, as_json: bool) -> No
     JSON: `key`, `replaces`: the ETag of what the bucket has by now, empty for nothing.
     """
     if whose not in ("ours", "theirs"):
-        refuse(f"cannot keep {whose!r}", "Keep `ours` or `theirs`.", as_json=as_json)
-    with reported(as_json), reach(url) as client:
+        refuse(f"cannot keep {whose!r}", "Keep `ours` or `theirs`.")
+    with reach(url) as client:
         kept = client.settle_object(mount, key, whose)
         there = kept["replaces"] or "nothing"
         does = f"will replace {there}" if whose == "ours" else f"is dropped; {there} stays"
@@ -231,7 +233,7 @@ def release(mount: str, key: str, url: str | None, as_json: bool) -> None:
 
     Whoever reads the marker in the bucket may then miss what it speaks of. JSON: `key`.
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         released = client.settle_object(mount, key, "release")
         show(as_json, released, f"{key}: waits no more")
 

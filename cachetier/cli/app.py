@@ -15,8 +15,8 @@ import click
 
 from cachetier import __version__
 from cachetier.cli.options import CONTEXT, options_of, usage, usage_hint
-from cachetier.cli.output import refuse
-from cachetier.cli.types import UsageMistakeError, named
+from cachetier.cli.output import UsageMistakeError, fail
+from cachetier.cli.types import named
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, SECTIONS, VERBS
 from cachetier.nearest import nearest
 
@@ -133,7 +133,7 @@ def _reported_usage(words: list[str]) -> Iterator[None]:
         raise
     except click.UsageError as error:
         message, hint = _explained(error)
-        refuse(message, hint, as_json="--json" in words)
+        fail("--json" in words, "invalid_request", message, hint)
 
 
 def _explained(error: click.UsageError) -> tuple[str, str]:

@@ -96,7 +96,6 @@ def completion(shell: str, as_json: bool) -> None:
         refuse(
             f"there is no completion for {shell!r}",
             f"Did you mean {meant}?" if meant else f"Choose one of {', '.join(SCRIPTS)}.",
-            as_json=as_json,
         )
     document = {"shell": shell, "script": SCRIPTS[shell]}
     show(as_json, document, partial(echo, *SCRIPTS[shell].split("\n")))

@@ -15,7 +15,7 @@ from cachetier_client.identity.remote_url import oddity_of
 from cachetier_client.units import shown_size
 
 from cachetier.cli import options
-from cachetier.cli.output import USAGE, complain, echo, print_json, reported, show
+from cachetier.cli.output import USAGE, complain, echo, print_json, show
 from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, sourced
 from cachetier.config.sources import DEFAULT
@@ -39,10 +39,9 @@ def show_settings(flags: dict[str, Any], config: Path | None, origin: bool, as_j
 
     JSON: `file`, `settings`: `value` and `origin` of each, of `max_rate` also `bytes_per_second`.
     """
-    with reported(as_json):
-        found = sourced(flags, config=config)
-        if found.settings is None:
-            raise found.problems[0]
+    found = sourced(flags, config=config)
+    if found.settings is None:
+        raise found.problems[0]
     document = {"file": _text(found.file), "settings": _described(found)}
     show(as_json, document, partial(echo, *written(found, with_origins=origin)))
 
@@ -57,8 +56,7 @@ def check(flags: dict[str, Any], config: Path | None, as_json: bool) -> int:
 
     JSON: `file`, `problems`: `message` and `hint` of each; `warnings`: right, perhaps not meant.
     """
-    with reported(as_json):
-        found = sourced(flags, config=config)
+    found = sourced(flags, config=config)
     warnings = _warnings(found) if found.settings is not None else []
     if as_json:
         problems = [_problem(each) for each in found.problems]

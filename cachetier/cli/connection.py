@@ -11,12 +11,11 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+
+import cachetier_client
+from cachetier_client import DeadlineError, NotDurableError, ServiceUnavailableError, StoppingError
 
 from cachetier.cli.output import echo, system_message_of
-
-if TYPE_CHECKING:
-    from cachetier_client import Client
 
 LOOK_SECONDS = 30.0  # what the client gives a call that only looks
 SOON_SECONDS = 0.3
@@ -28,7 +27,7 @@ LONGEST_SILENCE_SECONDS = 30.0
 @contextmanager
 def reach(
     url: str | None, *, patient: bool = False, seconds: float | None = LOOK_SECONDS
-) -> Iterator[Client]:
+) -> Iterator[cachetier_client.Client]:
     """Yield a client that never goes past its service: only this process could seal that again.
 
     Args:
@@ -38,8 +37,6 @@ def reach(
         seconds: How long a call of the verb may take, to be named where it waits for a service
             that does not answer; None: nothing is said.
     """
-    from cachetier_client import Client
-
     chosen = os.environ.get("CACHETIER_FALLBACK") or "s3"
     if chosen not in ("wait", "fail", "s3"):
         raise ValueError(f"CACHETIER_FALLBACK={chosen!r} is none of 's3', 'wait' and 'fail'")
@@ -47,7 +44,7 @@ def reach(
         patient = chosen == "wait"
     # One verb puts and another seals: what this process leaves unsealed is no news.
     logging.getLogger("cachetier_client.calls.unsealed").setLevel(logging.ERROR)
-    with Client(url, fallback="wait" if patient else "fail") as client:
+    with cachetier_client.Client(url, fallback="wait" if patient else "fail") as client:
         if seconds is None:
             yield client
             return
@@ -82,8 +79,6 @@ def not_durable_if_answering(url: str | None) -> Iterator[None]:
 
     Then the service was only too busy to say so in time; of one that hangs nobody can tell.
     """
-    from cachetier_client import DeadlineError, NotDurableError
-
     try:
         yield
     except DeadlineError as error:
@@ -109,10 +104,8 @@ def _look_on(url: str, seconds: float, done: threading.Event, soon: bool) -> Non
 
 def _trouble_with(url: str | None) -> str | None:
     """Return why the service does not answer, or None if it does, be it with a refusal."""
-    from cachetier_client import Client, DeadlineError, ServiceUnavailableError, StoppingError
-
     try:
-        with Client(url, fallback="fail") as client:
+        with cachetier_client.Client(url, fallback="fail") as client:
             client.status(timeout_seconds=ANSWER_SECONDS)
     except ServiceUnavailableError as error:
         return system_message_of(error) or "nobody answers there"

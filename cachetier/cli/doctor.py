@@ -12,8 +12,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import cachetier_client
+
 from cachetier.cli import options
-from cachetier.cli.output import FAILED, echo, ended_by_signal, print_json, reported
+from cachetier.cli.output import FAILED, echo, ended_by_signal, print_json
 from cachetier.cli.types import CHECK, SIZE
 from cachetier.config.settings import load
 
@@ -63,7 +65,7 @@ def doctor(
     JSON: `state` (the worst) and `findings`: of each `name`, `group`, `remote`, `state` (ok, warn,
     fail, skipped), `measured`, `fix` and `values`, the figures by name.
     """
-    with reported(as_json), ended_by_signal():
+    with ended_by_signal():
         from cachetier.doctor.checks import checked_names, examine
 
         names = checked_names(only)
@@ -103,12 +105,10 @@ def _service(settings: Settings) -> tuple[dict[str, Any] | None, str]:
     """Ask the service on this directory for its status; return it, or why there is none."""
     if not settings.socket_path.exists():
         return None, ""
-    from cachetier_client import CachetierClientError, Client
-
     try:
-        with Client(f"unix://{settings.socket_path}", fallback="fail") as client:
+        with cachetier_client.Client(f"unix://{settings.socket_path}", fallback="fail") as client:
             return client.status(timeout_seconds=_LOOK_SECONDS), ""
-    except CachetierClientError as error:
+    except cachetier_client.CachetierClientError as error:
         return None, f"{settings.socket_path} is there, and nobody answers ({error.code})"
 
 

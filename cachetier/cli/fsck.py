@@ -23,7 +23,6 @@ from cachetier.cli.output import (
     echo,
     line_shown,
     refuse,
-    reported,
     show,
     table,
 )
@@ -81,17 +80,16 @@ def fsck(
     `remaining`, `findings`, `repairs`, `unanswered`.
     """
     if local and (adopt or rebuild):
-        refuse("--adopt and --rebuild need the remote", "Leave out --local.", as_json=as_json)
+        refuse("--adopt and --rebuild need the remote", "Leave out --local.")
     if local:
         flags["remote"] = "s3://not-asked"
     keep_files_private()
-    with reported(as_json):
-        from cachetier.fsck.run import FsckOptions
+    from cachetier.fsck.run import FsckOptions
 
-        settings = load(flags, config=config)
-        mounts = None if local else _mounts(settings)
-        given = FsckOptions(data, run, repair, adopt, rebuild, mounts)
-        report = _checked(settings, given, local, as_json)
+    settings = load(flags, config=config)
+    mounts = None if local else _mounts(settings)
+    given = FsckOptions(data, run, repair, adopt, rebuild, mounts)
+    report = _checked(settings, given, local, as_json)
     show(as_json, report.as_json(), partial(_show_outcomes, report, given.changes))
     return INTEGRITY if report.remaining() else FAILED if report.unanswered else 0
 
@@ -241,7 +239,7 @@ def gc(yes: bool, older_than: float, url: str | None, as_json: bool) -> int:
     `why`, `run`, `step`, `save_id`, `remote`, `shards`, `size_bytes`, `objects`), `left` (the first
     1000: `what`, `why`, `run`, `step`, `save_id`, `command`), `unanswered`.
     """
-    with reported(as_json), reach(url, seconds=COLLECT_SECONDS) as client:
+    with reach(url, seconds=COLLECT_SECONDS) as client:
         with line_shown(as_json, lambda: "looking, here and in S3, for what nobody needs"):
             found = client.collect(
                 dry_run=not yes,

@@ -19,7 +19,6 @@ from cachetier.cli.output import (
     ended_by_signal,
     line_shown,
     refuse,
-    reported,
     show,
     table,
 )
@@ -68,7 +67,7 @@ def bench(size: int, ranks: int, rounds: int, url: str | None, as_json: bool) ->
     JSON: `measured`, of each figure `what`, `unit`, `service`, `disk` (null where the directory is
     not ours) and `ratio`; and `size_bytes`, `ranks`, `rounds`, `directory`, `filesystem`.
     """
-    with reported(as_json), ended_by_signal():
+    with ended_by_signal():
         from cachetier.doctor.nodebench import NodeBench, NodeBenchOptions
 
         size_bytes = max(1, size // _PAGE_BYTES) * _PAGE_BYTES
@@ -156,11 +155,11 @@ def objbench(
     JSON: `latencies`, `small_puts`, `throughputs` (by streams and part size), `advice`
     (`drain_workers`, `max_rate`, `remarks`) and `left_behind`, what could not be removed.
     """
-    with reported(as_json), ended_by_signal():
+    with ended_by_signal():
         from cachetier.doctor.objbench import ObjectBench, RemoteBenchOptions, advice_for
 
         settings = load({**flags, "cache_dir": _NOWHERE}, config=config)
-        which = _which(settings, replica, as_json)
+        which = _which(settings, replica)
         now = StepLine("measuring")
         bench = ObjectBench(which, RemoteBenchOptions(seconds, size, streams), on_step=now.step)
         with line_shown(as_json, lambda: now.text):
@@ -180,7 +179,7 @@ def _measured(bench: ObjectBench) -> Measured:
         raise
 
 
-def _which(settings: Settings, replica: str | None, as_json: bool) -> RemoteSettings:
+def _which(settings: Settings, replica: str | None) -> RemoteSettings:
     from cachetier.config.remotes import remote_settings, replica_settings
 
     if replica is None:
@@ -188,7 +187,7 @@ def _which(settings: Settings, replica: str | None, as_json: bool) -> RemoteSett
     known = {each.name: each for each in replica_settings(settings)}
     if replica not in known:
         there_are = f"There are: {', '.join(known)}." if known else "The settings have none at all."
-        refuse(f"there is no replica {replica!r}", there_are, as_json=as_json)
+        refuse(f"there is no replica {replica!r}", there_are)
     return known[replica]
 
 

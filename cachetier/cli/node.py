@@ -78,7 +78,7 @@ Or with any program that speaks S3, written back through this node:
 
 @options.verb()
 @options.settings()
-@options.as_json
+@options.json_flag
 def serve(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
     """Run the service on this node until it is told to stop (SIGTERM, SIGINT).
 
@@ -206,7 +206,7 @@ def dev(
     """
     keep_files_private()
     flags = {"capacity": capacity, "http": http, "s3": s3, "log_level": log_level}
-    with reported(as_json), _scratch(cache_dir) as directory:
+    with _scratch(cache_dir) as directory:
         _run({**_chosen(flags), "cache_dir": directory}, s3_port, as_json)
 
 

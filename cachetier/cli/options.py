@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cachetier.cli.output import UsageMistakeError, reported
 from cachetier.cli.types import (
     COUNT,
     DURATION,
@@ -18,7 +19,6 @@ from cachetier.cli.types import (
     RUN,
     STEP,
     URL,
-    UsageMistakeError,
     type_of_setting,
 )
 
@@ -93,7 +93,7 @@ argument = click.argument
 option = functools.partial(click.option, show_envvar=True)
 flag = functools.partial(click.option, is_flag=True)
 
-as_json = flag("--json", "as_json", help="Print one JSON document.")
+json_flag = flag("--json", "as_json", help="Print one JSON document.")
 url = option(
     "--url",
     type=URL,
@@ -115,6 +115,17 @@ save_id = option(
 )
 overwrite = flag("--overwrite", help="Replace a step that is published.")
 yes = flag("--yes", "-y", help="Do not ask.")
+
+
+def as_json(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb ``--json``, by which its errors are reported, too."""
+
+    @functools.wraps(verb)
+    def reporting(**given: Any) -> Any:
+        with reported(given["as_json"]):
+            return verb(**given)
+
+    return json_flag(reporting)
 
 
 def service(verb: Callable[..., Any]) -> Callable[..., Any]:

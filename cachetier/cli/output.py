@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
+from cachetier_client import CachetierClientError
 
 from cachetier.visible import visible
 
 if TYPE_CHECKING:
-    from cachetier_client import CachetierClientError
     from rich.console import Console
     from rich.progress import Progress, ProgressColumn
     from rich.table import Table
@@ -56,6 +56,14 @@ _EXIT_CODES = {
 }
 
 
+class UsageMistakeError(click.UsageError):
+    """The command line cannot be run; ``hint`` is the next move."""
+
+    def __init__(self, message: str, hint: str, ctx: click.Context | None = None) -> None:
+        super().__init__(message, ctx)
+        self.hint = hint
+
+
 def exit_code_of(code: str) -> int:
     """Return the exit code for an error's stable code."""
     return _EXIT_CODES.get(code, FAILED)
@@ -64,8 +72,6 @@ def exit_code_of(code: str) -> int:
 @contextmanager
 def reported(as_json: bool) -> Iterator[None]:
     """Turn errors of the service, the client or the machine into a message and an exit code."""
-    from cachetier_client import CachetierClientError
-
     try:
         yield
     except CachetierClientError as error:
@@ -73,14 +79,14 @@ def reported(as_json: bool) -> Iterator[None]:
         because = system_message_of(error)
         adds = because and because not in error.message
         message = f"{error.message}: {because}" if adds else error.message
-        _fail(as_json, error.code, message, _in_options(error.hint), **ids)
+        fail(as_json, error.code, message, _in_options(error.hint), **ids)
     except ValueError as error:  # an address or a fallback that there is not
-        _fail(as_json, "invalid_request", str(error), "Correct the option or the variable.")
+        fail(as_json, "invalid_request", str(error), "Correct the option or the variable.")
     except BrokenPipeError:
         raise
     except OSError as error:
         known = of_system(error)
-        _fail(as_json, known.code, known.message, known.hint)
+        fail(as_json, known.code, known.message, known.hint)
     except KeyboardInterrupt:
         raise click.exceptions.Exit(130) from None
 
@@ -98,8 +104,6 @@ def system_message_of(error: BaseException) -> str | None:
 
 def of_system(error: OSError) -> CachetierClientError:
     """Return what the system refused as an error with a next move."""
-    from cachetier_client import CachetierClientError
-
     what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     hint = "Look at the file, or at the disk it is on."
     if error.errno is None:  # as libraries raise it that speak HTTP
@@ -107,9 +111,9 @@ def of_system(error: OSError) -> CachetierClientError:
     return CachetierClientError(what, hint=hint, code="io")
 
 
-def refuse(message: str, hint: str, *, as_json: bool = False) -> NoReturn:
-    """End with a usage error."""
-    _fail(as_json, "invalid_request", message, hint)
+def refuse(message: str, hint: str) -> NoReturn:
+    """End with a usage error, which the group of all verbs reports."""
+    raise UsageMistakeError(message, hint)
 
 
 def _in_options(hint: str) -> str:
@@ -122,7 +126,8 @@ def _in_options(hint: str) -> str:
     return re.sub(r"\b([a-z]+(?:_[a-z]+)*)=(?:True\b|(?=[\s,.]|$))", option, hint)
 
 
-def _fail(as_json: bool, code: str, message: str, hint: str, **ids: str | int | None) -> NoReturn:
+def fail(as_json: bool, code: str, message: str, hint: str, **ids: str | int | None) -> NoReturn:
+    """Print an error and its next move, with ``as_json`` also as a document; end with its code."""
     known = {name: value for name, value in ids.items() if value is not None}
     where = " ".join(f"{name}={value}" for name, value in known.items())
     complain(f"{message.rstrip('.')} ({where})" if where else message, hint)
@@ -192,6 +197,7 @@ def console(*, err: bool = False) -> Console:
         emoji=False,
         width=None if terminal else _UNWRAPPED_CELLS,
         soft_wrap=not terminal,
+        force_terminal=terminal,  # whatever FORCE_COLOR says: a pipe is for grep and awk
     )
 
 

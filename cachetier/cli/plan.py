@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cachetier_client import InvalidRequestError, NotFoundError
 from cachetier_client.cadence import FAILURES_PER_NODE_DAY, OVERHEAD_CAP
 from cachetier_client.units import counted, shown_size, shown_span, shown_time
 
@@ -21,7 +22,6 @@ from cachetier.cli.output import (
     echo,
     line_shown,
     refuse,
-    reported,
     show,
     table,
 )
@@ -95,7 +95,7 @@ def advise(
     `lost_seconds`, `lost_seconds_node_kept`, `overhead_cap`, and `blocked`, `durable`, `mtbf` and
     `step`, each with `seconds`, `origin` (given, measured or assumed) and `about`.
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         with of_known_run(client, run):
             advice = client.cadence(
                 run,
@@ -113,8 +113,6 @@ def advise(
 @contextmanager
 def of_known_run(client: Client, run: str) -> Iterator[None]:
     """Say of a figure that is missing inside that there is no such run here, if there is none."""
-    from cachetier_client import InvalidRequestError, NotFoundError
-
     try:
         yield
     except InvalidRequestError:
@@ -272,28 +270,27 @@ def estimate(
     does not keep up), `exposed_seconds`, and `cadence`, as `cachetier advise` has it.
     """
     if per_day is not None and interval is not None:
-        refuse("--per-day and --interval say the same twice", "Give one of them.", as_json=as_json)
+        refuse("--per-day and --interval say the same twice", "Give one of them.")
     if interval is not None:
         per_day = DAY_SECONDS / interval
     if size is None and params is not None:
         size = params * State(weights, master, first, second).bytes_per_parameter
-    with reported(as_json):
-        plan = Plan(
-            size_bytes=size or 0.0,
-            per_day=_DEFAULT.per_day if per_day is None else per_day,
-            put_seconds=put_ms / 1000,
-            **given,
-        )
-        if from_run is not None:
-            with reach(url) as client:
-                plan = _with_figures_of(client, from_run, plan)
-        found = estimate_of(plan)
-        unsaid = all(each is None for each in (size, params, from_run))
-        if unsaid and (plan.jobs, plan.gpus) == (_DEFAULT.jobs, _DEFAULT.gpus):
-            hint = "Give --params 13B or --size 2TB, and --gpus; or --from-run RUN of this node."
-            refuse("nothing says what a checkpoint holds, or who saves it", hint, as_json=as_json)
-        if plot is not None:
-            _draw_estimate(plan, found, plot, as_json=as_json)
+    plan = Plan(
+        size_bytes=size or 0.0,
+        per_day=_DEFAULT.per_day if per_day is None else per_day,
+        put_seconds=put_ms / 1000,
+        **given,
+    )
+    if from_run is not None:
+        with reach(url) as client:
+            plan = _with_figures_of(client, from_run, plan)
+    found = estimate_of(plan)
+    unsaid = all(each is None for each in (size, params, from_run))
+    if unsaid and (plan.jobs, plan.gpus) == (_DEFAULT.jobs, _DEFAULT.gpus):
+        hint = "Give --params 13B or --size 2TB, and --gpus; or --from-run RUN of this node."
+        refuse("nothing says what a checkpoint holds, or who saves it", hint)
+    if plot is not None:
+        _draw_estimate(plan, found, plot)
     show(as_json, asdict(found), partial(_show_estimate, plan, found))
 
 
@@ -341,9 +338,9 @@ def _blocked(seconds: float, gpu_hours: float) -> str:
     return f"{shown_time(seconds)} a save, {gpu_hours:,.2f} GPU-hours a day"
 
 
-def _draw_estimate(plan: Plan, found: Estimate, path: Path, *, as_json: bool) -> None:
+def _draw_estimate(plan: Plan, found: Estimate, path: Path) -> None:
     """Draw the share of time that is lost over the interval between saves."""
-    figure = _new_figure(path, (8, 4.5), as_json=as_json)
+    figure = _new_figure(path, (8, 4.5))
     best = found.cadence.interval_seconds
     around = [best * 10 ** (each / _PLOTTED * 3 - 1.5) for each in range(_PLOTTED + 1)]
     intervals, direct, cached = zip(*sweep(plan, around), strict=True)
@@ -385,16 +382,15 @@ def simulate(scenario: Path, seed: int | None, plot: Path | None, as_json: bool)
         from cachetier.simulate.simulation import simulate as simulated
     except ImportError:
         hint = "Install the extra `simulate`, as docs/install.md says."
-        refuse("simulate needs greenlet, which is not here", hint, as_json=as_json)
-    figure = _new_figure(plot, (9, 9), as_json=as_json) if plot is not None else None
+        refuse("simulate needs greenlet, which is not here", hint)
+    figure = _new_figure(plot, (9, 9)) if plot is not None else None
     logging.getLogger("cachetier").addHandler(logging.NullHandler())  # it is about no node here
-    with reported(as_json):
-        read = read_scenario(scenario)
-        if seed is not None:
-            read = _seeded(read, seed)
-        line, end = StepLine("simulated"), shown_span(read.duration)
-        with line_shown(as_json, lambda: line.text):
-            found = simulated(read, lambda now: line.step(f"{shown_span(now)} of {end}"))
+    read = read_scenario(scenario)
+    if seed is not None:
+        read = _seeded(read, seed)
+    line, end = StepLine("simulated"), shown_span(read.duration)
+    with line_shown(as_json, lambda: line.text):
+        found = simulated(read, lambda now: line.step(f"{shown_span(now)} of {end}"))
     if figure is not None:
         _draw_outcome(figure, found)
         figure.savefig(plot)
@@ -509,13 +505,13 @@ def _legend(*axes: Any) -> None:
     axes[-1].legend(handles, [label for each in found for label in each[1]], loc="upper left")
 
 
-def _new_figure(path: Path, inches: tuple[float, float], *, as_json: bool) -> Any:
+def _new_figure(path: Path, inches: tuple[float, float]) -> Any:
     """Return an empty figure to be saved at ``path``; refuse what cannot be drawn there."""
     if path.suffix not in (".png", ".svg"):
-        refuse(f"--plot: {path} is neither .png nor .svg", "Name one.", as_json=as_json)
+        refuse(f"--plot: {path} is neither .png nor .svg", "Name one.")
     try:
         from matplotlib.figure import Figure
     except ImportError:
         hint = "Install the extra `plot`, as docs/install.md says."
-        refuse("--plot needs matplotlib, which is not here", hint, as_json=as_json)
+        refuse("--plot needs matplotlib, which is not here", hint)
     return Figure(figsize=inches, layout="constrained")

@@ -11,11 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from cachetier_client import InvalidRequestError
 from cachetier_client.units import shown_size
 
 from cachetier.cli import options
 from cachetier.cli.connection import reach
-from cachetier.cli.output import echo, print_json, progress, refuse, reported, show
+from cachetier.cli.output import echo, print_json, progress, refuse, show
 from cachetier.cli.types import ELEMENT_SIZE, FILE, LEVEL, RANGE, RANGE_HINT
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def put(
         "timeout_seconds": timeout,
     }
     if sys.stdin is None and file in _STANDARD_INPUT:
-        refuse("standard input is closed", "Name a file, or redirect one.", as_json=as_json)
-    with reported(as_json), reach(url, patient=True, seconds=timeout) as client:
+        refuse("standard input is closed", "Name a file, or redirect one.")
+    with reach(url, patient=True, seconds=timeout) as client:
         ids = {"run": run, "step": step, "name": name}
         given = {**part, "ack": ack, "element_size": element_size}
         receipt = _put(client, file, ids, given, as_json)
@@ -138,11 +139,11 @@ def get(
     `end`, the first byte and the one after the last.
     """
     if file == "-" and as_json:
-        refuse("--json and the shard cannot share standard output", "Name a file.", as_json=True)
+        refuse("--json and the shard cannot share standard output", "Name a file.")
     if file == "-" and sys.stdout.isatty():
         refuse("a shard is binary, and standard output is a terminal", "Name a file, or redirect.")
-    _check_target(file, name, as_json)
-    with reported(as_json), reach(url, patient=True, seconds=timeout) as client:
+    _check_target(file, name)
+    with reach(url, patient=True, seconds=timeout) as client:
         with (
             client.open_shard(
                 run, step, name, "rb", timeout_seconds=timeout, restore=part is None
@@ -164,14 +165,14 @@ def get(
             echo(f"{file}: {shown_size(end - start)}{of_whole}, {digest}")
 
 
-def _check_target(file: str, name: str, as_json: bool) -> None:
+def _check_target(file: str, name: str) -> None:
     """Refuse what no file can be written to, before anything is fetched."""
     target = Path(file)
     if file != "-" and (file.endswith("/") or target.is_dir()):
         hint = f"Name the file: {target / Path(name).name}"
-        refuse(f"{file} is a directory", hint, as_json=as_json)
+        refuse(f"{file} is a directory", hint)
     if file != "-" and not target.parent.is_dir():
-        refuse(f"there is no directory {target.parent}", "Make it first.", as_json=as_json)
+        refuse(f"there is no directory {target.parent}", "Make it first.")
 
 
 def _span(part: tuple[int | None, int | None] | None, size_bytes: int) -> tuple[int, int]:
@@ -186,8 +187,6 @@ def _span(part: tuple[int | None, int | None] | None, size_bytes: int) -> tuple[
     else:
         start, end = first, size_bytes if last is None else min(last + 1, size_bytes)
     if part is not None and start >= end:
-        from cachetier_client import InvalidRequestError
-
         named = "-".join("" if each is None else str(each) for each in part)
         raise InvalidRequestError(
             f"--range {named} names no byte of a shard of {size_bytes} bytes", hint=RANGE_HINT

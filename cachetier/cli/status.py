@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,11 +11,11 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-import click
+from cachetier_client import CachetierClientError
 
 from cachetier.cli import options
 from cachetier.cli.connection import reach
-from cachetier.cli.output import UNREACHABLE, console, print_json, refuse, reported, show
+from cachetier.cli.output import UNREACHABLE, console, ended_by_signal, print_json, refuse, show
 from cachetier.cli.types import URL
 from cachetier.status.rates import Node, described
 
@@ -32,7 +31,7 @@ def status(url: str | None, as_json: bool) -> None:
 
     JSON: the status object, see docs/http.md.
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         found = client.status()
         show(as_json, found, partial(_print_status, found))
 
@@ -70,7 +69,7 @@ def top(url: tuple[str, ...], interval: float, once: bool, as_json: bool) -> int
     """
     if not (once or as_json or sys.stdout.isatty()):
         refuse("top draws on a terminal, and there is none", "Add --once, or --json.")
-    with reported(as_json), _watching(url or [""]) as (nodes, look):
+    with _watching(url or [""]) as (nodes, look):
         if once:
             look()
             time.sleep(interval)
@@ -106,8 +105,6 @@ def _watching(urls: Sequence[str]) -> Iterator[tuple[list[Node], Callable[[], No
 
 
 def _ask(node: Node, client: Any) -> None:
-    from cachetier_client import CachetierClientError
-
     try:
         node.answered(client.status(timeout_seconds=ANSWER_SECONDS))
     except CachetierClientError as error:
@@ -132,8 +129,11 @@ def _live(nodes: Sequence[Node], look: Callable[[], None], interval: float) -> N
     from cachetier.cli.screen import drawn
 
     out = console()
-    signal.signal(signal.SIGTERM, _end)
-    with _keys() as pressed, Live(console=out, screen=True, auto_refresh=False) as live:
+    with (
+        ended_by_signal(),
+        _keys() as pressed,
+        Live(console=out, screen=True, auto_refresh=False) as live,
+    ):
         due = time.monotonic()
         while True:
             look()
@@ -148,10 +148,6 @@ def _slept(due: float) -> bool:
     """Wait where no key can be pressed."""
     time.sleep(max(0.0, due - time.monotonic()))
     return False
-
-
-def _end(_number: int, _frame: Any) -> None:
-    raise click.exceptions.Exit(128 + signal.SIGTERM)
 
 
 @contextmanager

@@ -14,6 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from cachetier_client import (
+    CachetierClientError,
+    DeadlineError,
+    NotDurableError,
+    NotFoundError,
+    ServiceUnavailableError,
+    StoppingError,
+)
 from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
@@ -26,7 +34,6 @@ from cachetier.cli.output import (
     print_json,
     progress,
     refuse,
-    reported,
     show,
     show_rows,
     table,
@@ -79,10 +86,10 @@ def ls(
     """
     if run is not None and run.startswith(MOUNT_MARK):
         mount, _, prefix = run.removeprefix(MOUNT_MARK).partition("/")
-        with reported(as_json), reach(url) as client:
+        with reach(url) as client:
             _show_objects(list(client.objects(mount, prefix)), run, as_json)
         return
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         if everything and step is None:
             _show_all(client, run, level, as_json)
         elif run is None:
@@ -106,9 +113,13 @@ def latest(run: str, level: Level, url: str | None, as_json: bool) -> int:
 
     JSON: `step`, or null; `newer_local`, the number of that newer one, or null.
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         found = client.latest(run, level)
-        newer = found.newer_local if found is not None else _newest_here(client, run)
+        if found is not None:
+            newer = found.newer_local
+        else:
+            here = client.latest(run, "local")
+            newer = None if here is None else here.step
         document = {"step": None if found is None else _step_json(found), "newer_local": newer}
         show(as_json, document, partial(_show_latest, run, level, found, newer))
     return FAILED if found is None else 0
@@ -135,7 +146,7 @@ def seal(
 
     JSON: `sealed_ranks`, those of the step that this node knows of.
     """
-    with reported(as_json), reach(url, patient=True, seconds=SEAL_SECONDS) as client:
+    with reach(url, patient=True, seconds=SEAL_SECONDS) as client:
         sealed = client.seal(
             run,
             step,
@@ -171,7 +182,7 @@ def wait(
 
     JSON: `level`, `age_seconds` since its save began.
     """
-    with _reach_until(timeout, url, as_json) as client:
+    with _reach_until(timeout, url) as client:
         reached = client.wait(run, step, level, timeout, name=name)
         age = shown_span(reached.age_seconds)
         text = f"{run}/{step}: {reached.level}, {age} after its save began"
@@ -194,8 +205,8 @@ def flush(
     JSON: `pending_shards`, `pending_bytes`, `pending_steps`: 0, 0 and none.
     """
     if step is not None and run is None:
-        refuse("--step needs --run", "Name the run of the step.", as_json=as_json)
-    with _reach_until(deadline, url, as_json) as client:
+        refuse("--step needs --run", "Name the run of the step.")
+    with _reach_until(deadline, url) as client:
         _in_slices(client, partial(_flush_known, client, run, step), deadline, as_json)
         show(as_json, NOTHING_PENDING, _flushed(client, run, step))
 
@@ -213,11 +224,11 @@ def leave(deadline: float, stay: bool, url: str | None, as_json: bool) -> None:
     JSON: `pending_shards`, `pending_bytes`, `pending_steps`: 0, 0 and none.
     """
     if stay:
-        with reported(as_json), reach(url) as client:
+        with reach(url) as client:
             client.stay()
             show(as_json, NOTHING_PENDING, "The node takes puts again.")
         return
-    with _reach_until(deadline, url, as_json) as client:
+    with _reach_until(deadline, url) as client:
         _in_slices(client, client.leave, deadline, as_json)
         left = "The node takes no more puts, and all that it has is durable."
         show(as_json, NOTHING_PENDING, left)
@@ -227,13 +238,6 @@ def _in_slices(
     client: Client, flushed: Callable[[float], None], deadline: float, as_json: bool
 ) -> None:
     """Flush in one call, or in slices that move a bar."""
-    from cachetier_client import (
-        DeadlineError,
-        NotDurableError,
-        ServiceUnavailableError,
-        StoppingError,
-    )
-
     not_yet = (NotDurableError, DeadlineError, ServiceUnavailableError, StoppingError)
     bar = progress(as_json)
     if bar is None:
@@ -256,17 +260,15 @@ def _in_slices(
 
 
 @contextmanager
-def _reach_until(seconds: float, url: str | None, as_json: bool) -> Iterator[Client]:
+def _reach_until(seconds: float, url: str | None) -> Iterator[Client]:
     """Yield a client for a verb that waits for bytes to be safe, whose time may be over."""
     client = reach(url, patient=True, seconds=seconds)
-    with reported(as_json), not_durable_if_answering(url), client as reached:
+    with not_durable_if_answering(url), client as reached:
         yield reached
 
 
 def _flush_known(client: Client, run: str | None, step: int | None, seconds: float) -> None:
     """Flush; if nobody knows the run, say also which one was probably meant."""
-    from cachetier_client import NotFoundError
-
     try:
         client.flush(run, step, seconds)
     except NotFoundError as error:
@@ -278,8 +280,6 @@ def _flush_known(client: Client, run: str | None, step: int | None, seconds: flo
 
 def _flushed(client: Client, run: str | None, step: int | None) -> str:
     """Say what a flush has reached: other nodes' parts of a step are not this node's to send."""
-    from cachetier_client import CachetierClientError
-
     if run is not None and step is not None:
         with suppress(CachetierClientError):  # what was flushed stays flushed
             if "durable" not in client.step(run, step).levels:
@@ -308,10 +308,10 @@ def delete(run: str, step: int, yes: bool, url: str | None, as_json: bool) -> No
     JSON: `deleted_shards`, how many were here.
     """
     if not yes and not sys.stdin.isatty():
-        refuse("deleting a step needs a yes", "Add --yes.", as_json=as_json)
+        refuse("deleting a step needs a yes", "Add --yes.")
     if not yes:
         click.confirm(visible(f"Delete step {step} of {run}, here and in S3?"), abort=True)
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         deleted = client.delete_step(run, step)
         text = f"{run}/{step}: deleted; shards that were here: {deleted}"
         show(as_json, {"deleted_shards": deleted}, text)
@@ -328,7 +328,7 @@ def forget(node: str, run: str | None, url: str | None, as_json: bool) -> None:
 
     JSON: `forgotten`, the steps: `run`, `step`, `save_id`, `world_size`, `ranks`, `nodes`.
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         steps = client.forget(node, run)
         lines = [f"{each.run}/{each.step}: given up, with save {each.save_id}" for each in steps]
         document = {"forgotten": [asdict(each) for each in steps]}
@@ -344,7 +344,7 @@ def explain(run: str, step: int, url: str | None, as_json: bool) -> int:
     JSON: `run`, `step`, `state`, `waits_for` (empty, or `ranks`, `remote`, `window`, `order`,
     `drain`, `nodes`, `publication` or `person`), `sentences`, and `next_move`, which may be empty.
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         found = _explained(client, run, step)
     move = [f"Next: {found.next_move}"] if found.next_move else []
     show(as_json, asdict(found), partial(echo, *found.sentences, *move))
@@ -352,8 +352,6 @@ def explain(run: str, step: int, url: str | None, as_json: bool) -> int:
 
 
 def _explained(client: Client, run: str, step: int) -> Explanation:
-    from cachetier_client import CachetierClientError, NotFoundError
-
     from cachetier.status import explain as rules
 
     try:
@@ -381,14 +379,13 @@ def pin(run: str | None, step: int | None, list_: bool, url: str | None, as_json
     `size_bytes`, `local_bytes`.
     """
     if list_ and run is not None:
-        refuse("--list takes no step", "Leave out RUN and STEP.", as_json=as_json)
+        refuse("--list takes no step", "Leave out RUN and STEP.")
     if not list_ and (run is None or step is None):
         refuse(
             "`cachetier pin` needs RUN and STEP",
             "Give it: cachetier pin RUN STEP; --list lists what is pinned.",
-            as_json=as_json,
         )
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         if run is None or step is None:
             _show_pins(client.pins(), as_json)
         else:
@@ -403,7 +400,7 @@ def unpin(run: str, step: int, url: str | None, as_json: bool) -> None:
 
     JSON: `was_pinned`.
     """
-    with reported(as_json), reach(url) as client:
+    with reach(url) as client:
         was_pinned = client.unpin(run, step)
         text = f"{run}/{step}: {'unpinned' if was_pinned else 'was not pinned'}"
         show(as_json, {"was_pinned": was_pinned}, text)
@@ -518,11 +515,6 @@ def _table_of(steps: list[StepInfo], called: Callable[[StepInfo], str]) -> Table
         for step in steps
     )
     return table(*titles, rows=rows)
-
-
-def _newest_here(client: Client, run: str) -> int | None:
-    here = client.latest(run, "local")
-    return None if here is None else here.step
 
 
 def _show_latest(run: str, level: str, found: StepInfo | None, newer: int | None) -> None:

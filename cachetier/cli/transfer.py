@@ -17,6 +17,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cachetier_client import DeadlineError, IntegrityError, InvalidRequestError, NotFoundError
 from cachetier_client.units import counted, shown_size
 
 from cachetier.cli import options
@@ -32,7 +33,6 @@ from cachetier.cli.output import (
     print_json,
     progress,
     refuse,
-    reported,
     show,
     written_bytes,
 )
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from cachetier_client import Client, Receipt, ShardInfo
     from cachetier_client.adopt.trainer_folder import TrainerFolder
     from cachetier_client.adopt.watcher import Outcome
-    from cachetier_client.results import StillComing
     from cachetier_client.step_files import SourceFile
 
     from cachetier.remote.base import ObjectStore
@@ -97,8 +96,8 @@ def export(
 
     JSON: `format`, `path`, `names` (of tensors and objects, or of files), `size_bytes`.
     """
-    with reported(as_json), ended_by_signal(), reach(url, seconds=timeout) as client:
-        export = _export_of(to, trusted, as_json)
+    with ended_by_signal(), reach(url, seconds=timeout) as client:
+        export = _export_of(to, trusted)
         total = cache(partial(_size_of, client, run, step))
         with bytes_shown(
             as_json, lambda: HowFar(f"export {run}/{step}", written_bytes(dest), total())
@@ -111,7 +110,7 @@ def export(
     show(as_json, document, f"{dest}: {shown_size(size_bytes)}, {what}, verified")
 
 
-def _export_of(to: str, trusted: bool, as_json: bool) -> Export:
+def _export_of(to: str, trusted: bool) -> Export:
     """Return what writes a step in one of the formats."""
     if to == "files":
         return _export_files
@@ -120,7 +119,7 @@ def _export_of(to: str, trusted: bool, as_json: bool) -> Export:
         from cachetier_client.identity.step_names import StepName
         from cachetier_client.torch.exports import export_step
     except ImportError:
-        refuse(f"--to {to} needs torch", f"{_NEEDS_TORCH}, or --to files.", as_json=as_json)
+        refuse(f"--to {to} needs torch", f"{_NEEDS_TORCH}, or --to files.")
 
     def export(client: Client, run: str, step: int, dest: str, timeout: float) -> list[str]:
         return export_step(
@@ -145,8 +144,6 @@ def _export_files(client: Client, run: str, step: int, dest: str, timeout: float
 
 def _size_of(client: Client, run: str, step: int) -> int | None:
     """Return how large a step is, None where nobody knows it; its export then says why."""
-    from cachetier_client import NotFoundError
-
     try:
         return client.step(run, step).size_bytes
     except NotFoundError:
@@ -187,9 +184,9 @@ def import_(
     if step is None:
         in_name = find_step([source.rstrip("/").rpartition("/")[2]])
         if in_name is None:
-            refuse(f"no step is in the name of {source}", "Give it: --step STEP", as_json=as_json)
+            refuse(f"no step is in the name of {source}", "Give it: --step STEP")
         step = in_name.step
-    with reported(as_json), ended_by_signal(), reach(url, patient=True, seconds=timeout) as client:
+    with ended_by_signal(), reach(url, patient=True, seconds=timeout) as client:
         from cachetier_client.step_files import files_of, import_files
 
         is_remote = re.match(r"\w+:/", source) is not None  # of s3://, or what was meant by it
@@ -243,7 +240,6 @@ def _objects_of(source: str, endpoint: str | None) -> list[SourceFile]:
 
 
 def _found(store: ObjectStore, source: str, key_or_prefix: str, prefix: str) -> list[SourceFile]:
-    from cachetier_client import InvalidRequestError
     from cachetier_client.io import digests
     from cachetier_client.step_files import SourceFile
 
@@ -267,7 +263,6 @@ def _found(store: ObjectStore, source: str, key_or_prefix: str, prefix: str) -> 
 
 
 def _read(store: ObjectStore, key: str, etag: str, size_bytes: int) -> Iterator[memoryview]:
-    from cachetier_client import IntegrityError
     from cachetier_client.step_files import PIECE_BYTES
 
     memory = memoryview(bytearray(min(PIECE_BYTES, size_bytes)))
@@ -308,8 +303,8 @@ def restore(
     JSON: `run`, `step`, `brought_shards`, `brought_bytes`; with --to `path` and `names`.
     """
     if to is not None and ranks:
-        refuse("--ranks goes with no --to", "Leave out one of them.", as_json=as_json)
-    with reported(as_json), reach(url, patient=True, seconds=timeout) as client:
+        refuse("--ranks goes with no --to", "Leave out one of them.")
+    with reach(url, patient=True, seconds=timeout) as client:
         chosen = _newest(client, run) if step is None else step
         if to is not None:
             _write(client, run, chosen, to, timeout, as_json)
@@ -330,7 +325,7 @@ def verify(run: str, step: int | None, timeout: float, url: str | None, as_json:
     JSON: `run`, `step`, `shards`, `size_bytes`, `local_shards` (what was read on this node), `bad`:
     list of `name`, `rank`, `message`.
     """
-    with reported(as_json), reach(url, seconds=timeout) as client:
+    with reach(url, seconds=timeout) as client:
         from cachetier_client.step_files import whole_step
 
         step = _newest(client, run) if step is None else step
@@ -352,8 +347,6 @@ def verify(run: str, step: int | None, timeout: float, url: str | None, as_json:
 
 
 def _newest(client: Client, run: str) -> int:
-    from cachetier_client import NotFoundError
-
     found = client.latest(run)
     if found is None:
         raise NotFoundError(
@@ -363,10 +356,7 @@ def _newest(client: Client, run: str) -> int:
 
 
 def _write(client: Client, run: str, step: int, to: str, timeout: float, as_json: bool) -> None:
-    from cachetier_client.step_files import export_files, placed
-
-    with placed(to) as folder:
-        names = export_files(client, run, step, folder, timeout_seconds=timeout)
+    names = _export_files(client, run, step, to, timeout)
     document = {"run": run, "step": step, "path": to, "names": names}
     show(as_json, document, f"{run}/{step}: {counted(len(names), 'file')} in {to}, verified")
 
@@ -375,20 +365,19 @@ def _bring(
     client: Client, run: str, step: int, ranks: list[int], timeout: float, as_json: bool
 ) -> None:
     ends_at = time.monotonic() + timeout
-    coming = client.restore_step(run, step, ranks=ranks, timeout_seconds=0.0)
+    rest = partial(client.restore_step, run, step, ranks=ranks)
+    coming = rest(timeout_seconds=0.0)
     bar, left = progress(as_json), coming
     if bar is None:
-        left = _rest(client, run, step, ranks, timeout) if coming.shards else coming
+        left = rest(timeout_seconds=timeout) if coming.shards else coming
     else:
         with bar:
             task = bar.add_task(f"restore {run}/{step}", total=coming.size_bytes)
             while left.shards and (seconds := ends_at - time.monotonic()) > 0:
-                left = _rest(client, run, step, ranks, min(SLICE_SECONDS, seconds))
+                left = rest(timeout_seconds=min(SLICE_SECONDS, seconds))
                 bar.update(task, completed=coming.size_bytes - left.size_bytes)
     brought = coming.shards - left.shards, coming.size_bytes - left.size_bytes
     if left.shards:
-        from cachetier_client import DeadlineError
-
         still = f"{counted(left.shards, 'shard')}, {shown_size(left.size_bytes)}"
         raise DeadlineError(
             f"{still} of {run}/{step} are still to come after {timeout:g} s",
@@ -397,10 +386,6 @@ def _bring(
     document = {"run": run, "step": step, "brought_shards": brought[0], "brought_bytes": brought[1]}
     came = f"{counted(brought[0], 'shard')}, {shown_size(brought[1])} came back"
     show(as_json, document, f"{run}/{step}: {came if brought[0] else 'all was here already'}")
-
-
-def _rest(client: Client, run: str, step: int, ranks: list[int], seconds: float) -> StillComing:
-    return client.restore_step(run, step, ranks=ranks, timeout_seconds=seconds)
 
 
 def _bad_shards(
@@ -412,8 +397,6 @@ def _bad_shards(
     as_json: bool,
 ) -> list[dict[str, object]]:
     """Read all shards, a few at a time; return those without a good copy."""
-    from cachetier_client import IntegrityError, NotFoundError
-
     total, done = sum(shard.size_bytes for shard in shards), 0
 
     def checked(shard: ShardInfo) -> str | None:
@@ -483,10 +466,10 @@ def watch(
     """
     if not folder.is_dir():
         hint = "Name the one that the trainer writes to, or make it."
-        refuse(f"there is no folder {folder}", hint, as_json=as_json)
-    _check_place(rank, world_size, as_json)
+        refuse(f"there is no folder {folder}", hint)
+    _check_place(rank, world_size)
     ids = {"run": run, "rank": rank, "world_size": world_size, "save_id": save_id}
-    with reported(as_json), ended_by_signal():
+    with ended_by_signal():
         from cachetier.drain.priority.apply import step_aside
 
         found = _trainer_folder(folder, step_name, marker)
@@ -532,7 +515,7 @@ def _trainer_folder(folder: Path, step_name: str | None, markers: tuple[str, ...
     return TrainerFolder(os.path.abspath(folder), SaveRules(form, markers))
 
 
-def _check_place(rank: int | None, world_size: int | None, as_json: bool) -> None:
+def _check_place(rank: int | None, world_size: int | None) -> None:
     """Refuse to guess that nobody else watches: two that do would save each step in turns."""
     from cachetier_client.identity.ranks import place_of
 
@@ -541,7 +524,6 @@ def _check_place(rank: int | None, world_size: int | None, as_json: bool) -> Non
             "nothing says how many watchers there are",
             "Pass --rank 0 --world-size 1 for the only one; else start them with srun, one a node, "
             "or give each its --rank.",
-            as_json=as_json,
         )
 
 

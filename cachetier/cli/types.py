@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from cachetier_client.units import parsed_size, parsed_span
 
+from cachetier.cli.output import UsageMistakeError
 from cachetier.nearest import nearest
 from cachetier.number_lists import parsed_numbers
 
@@ -26,14 +27,6 @@ LEVELS = ("local", "replicated", "durable")
 
 Offers = list[tuple[str, str]]
 Given = Mapping[str, Any]
-
-
-class UsageMistakeError(click.UsageError):
-    """The command line cannot be run; ``hint`` is the next move."""
-
-    def __init__(self, message: str, hint: str, ctx: click.Context | None = None) -> None:
-        super().__init__(message, ctx)
-        self.hint = hint
 
 
 def named(parameter: click.Parameter) -> str:
@@ -78,54 +71,55 @@ def _replicas(given: Given) -> Offers:
     return [(name, each.remote) for name, each in found.items()]
 
 
-def _runs(given: Given) -> Offers:
-    def runs(client: Any) -> Offers:
-        return [(run, "run") for run in client.runs(timeout_seconds=SECONDS)]
-
-    return _asked(given, runs)
-
-
-def _steps(given: Given) -> Offers:
-    run = given.get("run")
-
-    def steps(client: Any) -> Offers:
-        found = client.steps(run, timeout_seconds=SECONDS)
-        return [(str(each.step), each.state) for each in found]
-
-    return _asked(given, steps) if run else []
-
-
-def _names(given: Given) -> Offers:
-    run, step = given.get("run"), given.get("step")
-
-    def names(client: Any) -> Offers:
-        found = client.step(run, step, timeout_seconds=SECONDS)
-        return [(shard.name, f"shard of rank {shard.rank}") for shard in found.shards]
-
-    return _asked(given, names) if run and step is not None else []
-
-
-def _asked(given: Given, ask: Callable[[Any], Offers]) -> Offers:
-    """Return what the service says in time, or nothing: a shell has no place for errors.
+def _from_service(ask: Callable[[Any, Given], Offers], *needed: str) -> Callable[[Given], Offers]:
+    """Return what a service offers that answers in time: a shell has no place for errors.
 
     The thread that asks is left behind when the time is over: not all that it may wait for has a
     limit, as the system's look-up of a host has none.
+
+    Args:
+        ask: Returns what a client finds, by what the command line says already.
+        needed: The parameters without which there is nothing to ask about.
     """
-    found: Offers = []
 
-    def try_it() -> None:
-        try:
-            from cachetier.cli.connection import reach
+    def offers(given: Given) -> Offers:
+        found: Offers = []
 
-            with reach(given.get("url"), seconds=None) as client:
-                found.extend(ask(client))
-        except Exception:
-            found.clear()
+        def try_it() -> None:
+            try:
+                from cachetier.cli.connection import reach
 
-    asking = threading.Thread(target=try_it, daemon=True)
-    asking.start()
-    asking.join(2 * SECONDS)
-    return list(found)
+                with reach(given.get("url"), seconds=None) as client:
+                    found.extend(ask(client, given))
+            except Exception:
+                found.clear()
+
+        if all(given.get(each) not in (None, "") for each in needed):
+            asking = threading.Thread(target=try_it, daemon=True)
+            asking.start()
+            asking.join(2 * SECONDS)
+        return list(found)
+
+    return offers
+
+
+_runs = _from_service(
+    lambda client, _given: [(run, "run") for run in client.runs(timeout_seconds=SECONDS)]
+)
+_steps = _from_service(
+    lambda client, given: [
+        (str(each.step), each.state) for each in client.steps(given["run"], timeout_seconds=SECONDS)
+    ],
+    "run",
+)
+_names = _from_service(
+    lambda client, given: [
+        (shard.name, f"shard of rank {shard.rank}")
+        for shard in client.step(given["run"], given["step"], timeout_seconds=SECONDS).shards
+    ],
+    "run",
+    "step",
+)
 
 
 # --- types ----------------------------------------------------------------------------------------

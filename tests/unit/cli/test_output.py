@@ -23,8 +23,9 @@ from cachetier_client import (
     StepPublishedError,
 )
 from rich.console import Console
+from rich.text import Text
 
-from cachetier.cli.output import reported
+from cachetier.cli.output import console, reported, table
 from cachetier.cli.screen import rendered
 from cachetier.errors import ConfigError, DirectoryInUseError, TransientError
 
@@ -394,3 +395,17 @@ def test_status_says_what_compression_makes_and_why() -> None:
     assert "raw made" not in text
     assert f"llama: {why}" in text
     assert "before" not in text
+
+
+def test_a_row_is_one_line_of_a_pipe_however_long_and_without_colour(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1", "TERM": "xterm-256color"}.items():
+        monkeypatch.setenv(name, value)
+    long = ("some words " * 50).strip()
+    rows = [(f"{number}", long, Text("lost", "bold red")) for number in range(3)]
+    console().print(table("step", "~why", "<state", rows=rows, more=2))
+    title, *lines, more = capsys.readouterr().out.splitlines()
+    assert title.split() == ["step", "why", "state"]
+    assert [" ".join(line.split()) for line in lines] == [f"{n} {long} lost" for n in range(3)]
+    assert more.strip() == "and 2 more"

@@ -121,7 +121,7 @@ RENDERINGS: dict[str, Callable[[str], object]] = {
     "JSON": lambda text: output.print_json({text: [text]}),
     "an error": lambda text: an_error(text, False),
     "an error in JSON": lambda text: an_error(text, True),
-    "a refusal": lambda text: output.refuse(text, text),
+    "a refusal": lambda text: output.fail(False, "invalid_request", text, text),
     "a table": lambda text: output.console().print(_a_table(text)),
     "status": lambda text: output.console().print(rendered(everywhere(status(), text), 1e9)),
     "top": lambda text: output.console().print(
