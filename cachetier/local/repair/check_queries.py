@@ -43,8 +43,8 @@ class CheckedRow:
 
 def complaints(sql: apsw.Connection) -> list[str]:
     """Return what SQLite itself finds wrong with the catalog's pages, tables and references."""
-    found = [str(row[0]) for row in sql.execute(f"PRAGMA integrity_check({COMPLAINTS})")]
-    lost = [str(row[0]) for row in sql.execute("PRAGMA foreign_key_check").fetchall()]
+    found = rows.column(sql, f"PRAGMA integrity_check({COMPLAINTS})")
+    lost = rows.column(sql, "PRAGMA foreign_key_check")
     return [
         *(line for line in found if line != "ok"),
         *(f"rows of {table} belong to nothing" for table in dict.fromkeys(lost)),
@@ -110,8 +110,7 @@ def damaged_row(sql: apsw.Connection, version: int) -> DamagedRow | None:
 
 def names_of(sql: apsw.Connection, number: int) -> set[str]:
     """Return the names of the shards of a save that this node knows."""
-    query = "SELECT name FROM shards WHERE save = ?"
-    return {str(row[0]) for row in sql.execute(query, (number,))}
+    return set(rows.column(sql, "SELECT name FROM shards WHERE save = ?", number))
 
 
 def row_named(
@@ -172,8 +171,7 @@ def stored_at(sql: apsw.Connection, version: int, remote: str) -> Stored | None:
 
 def has_file(sql: apsw.Connection, file_id: str) -> bool:
     """Return whether a row names a data file; a walk over all of them."""
-    query = "SELECT 1 FROM shards WHERE file_id = ?"
-    return sql.execute(query, (file_id,)).fetchone() is not None
+    return rows.exists(sql, "SELECT 1 FROM shards WHERE file_id = ?", file_id)
 
 
 def accounts(sql: apsw.Connection) -> tuple[int, int]:
@@ -200,6 +198,6 @@ def pack_of(
             "SELECT version FROM drains JOIN shards USING (version) WHERE pack = ? AND remote = ? "
             "AND save = ? ORDER BY pack_start, size_bytes, version"
         )
-        versions = [int(row[0]) for row in sql.execute(query, (pack, remote, number))]
+        versions = rows.column(sql, query, pack, remote, number)
         found = [shards.shard_by_version(sql, version) for version in versions]
     return [shard for shard in found if shard is not None]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import apsw
 
 from cachetier.errors import CatalogDamagedError
-from cachetier.local.catalog import objects, shards
+from cachetier.local.catalog import objects, rows, shards
+from cachetier.local.catalog.rows import Row
 from cachetier.local.repair.check_queries import PAGE_ROWS
 from cachetier.model.objects import ObjectVersion
 from cachetier.model.shard import Shard
@@ -40,14 +43,13 @@ def checked_objects(
         "SELECT objects.version, saves.run, key FROM objects JOIN saves ON number = save "
         "WHERE objects.version > ?1 AND (?2 IS NULL OR run = ?2) ORDER BY objects.version LIMIT ?3"
     )
-    found = sql.execute(query, (after, run, limit)).fetchall()
-    return [_checked(sql, _number(row), str(row[1]), str(row[2])) for row in found]
+    found: list[Row] = sql.execute(query, (after, run, limit)).fetchall()
+    return [_checked(sql, number, str(run), str(key)) for number, run, key in found]
 
 
 def pieces_by_name(sql: apsw.Connection, number: int) -> list[Shard]:
     """Return the pieces of a version whose own row need not be sound; damaged ones are left out."""
-    found = (_sound(sql, version) for version in _pieces(sql, number))
-    return [piece for piece in found if piece is not None]
+    return _sound(sql, _pieces(sql, number))
 
 
 def unnamed_pieces(sql: apsw.Connection, run: str | None = None) -> list[Shard]:
@@ -58,8 +60,7 @@ def unnamed_pieces(sql: apsw.Connection, run: str | None = None) -> list[Shard]:
         "AND NOT EXISTS (SELECT 1 FROM objects WHERE objects.save = shards.save "
         "AND substr(shards.name, 1, 16) = printf('%016x', objects.version)) ORDER BY shards.version"
     )
-    found = [_sound(sql, _number(row)) for row in sql.execute(query, (run,)).fetchall()]
-    return [piece for piece in found if piece is not None]
+    return _sound(sql, rows.column(sql, query, run))
 
 
 def _checked(sql: apsw.Connection, number: int, run: str, key: str) -> CheckedObject:
@@ -72,16 +73,13 @@ def _checked(sql: apsw.Connection, number: int, run: str, key: str) -> CheckedOb
 
 def _pieces(sql: apsw.Connection, number: int) -> list[int]:
     span = f"{number:016x}/", f"{number:016x}0"
-    return [_number(row) for row in sql.execute(_ITS_PIECES, (number, *span)).fetchall()]
+    return rows.column(sql, _ITS_PIECES, number, *span)
 
 
-def _sound(sql: apsw.Connection, version: int) -> Shard | None:
-    try:
-        return shards.shard_by_version(sql, version)
-    except CatalogDamagedError:
-        return None
-
-
-def _number(row: tuple[object, ...]) -> int:
-    assert isinstance(row[0], int)
-    return row[0]
+def _sound(sql: apsw.Connection, versions: Iterable[int]) -> list[Shard]:
+    """Return the shards of ``versions`` whose rows are what was written."""
+    found = []
+    for version in versions:
+        with suppress(CatalogDamagedError):
+            found.append(shards.shard_by_version(sql, version))
+    return [shard for shard in found if shard is not None]
