@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from cachetier_client.bucket_format.stored import Content
 
 from cachetier.doors.http.body import Blocks
-from cachetier.doors.http.file_sink import FileSink
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.slots import Slots
+from cachetier.doors.http.upload import FileSink
 from cachetier.doors.s3.incoming import Incoming, check_size
 from cachetier.local.store import Staged
 from cachetier.model.objects import Mount

@@ -13,8 +13,10 @@ import logging
 import os
 import socket
 import stat
+import struct
 import threading
 import time
+from array import array
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -25,7 +27,6 @@ from cachetier_client.transport.wire import send_frame
 from cachetier.access.principals import Caller
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.frames import FrameRoom, Frames
-from cachetier.doors.unix.peer import peer_of
 from cachetier.doors.unix.session import Session
 from cachetier.doors.unix.small_puts import SmallPuts
 from cachetier.errors import (
@@ -43,6 +44,9 @@ log = logging.getLogger(__name__)
 CONNECTION_LIMIT = 512
 OWN_CONNECTIONS = 8  # of them are for the service's own user: whoever looks after it gets in
 SOCKET_PATH_LIMIT_BYTES = 107
+_CREDENTIALS = struct.Struct("iII")
+_SO_PEERGROUPS = 59  # which Python has no name for
+_GROUPS_BYTES = 4096
 
 
 @dataclass(eq=False, slots=True)
@@ -262,3 +266,16 @@ def _chmod(path: Path, mode: int) -> None:
         os.chmod(f"/proc/self/fd/{descriptor}", mode)
     finally:
         os.close(descriptor)
+
+
+def peer_of(connection: socket.socket) -> tuple[int, frozenset[int], int]:
+    """Return user, groups and process of who connected: what the kernel says, not the peer.
+
+    Others may have the connection since.
+    """
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(found)
+    groups = array("I")
+    with contextlib.suppress(OSError):  # of more groups than fit none but the first counts
+        groups.frombytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES))
+    return uid, frozenset((gid, *groups)), pid

@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cachetier_client.identity import names
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.io import digests
 from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.trace_context import FIELD as TRACEPARENT
 from cachetier_client.trace_context import called_by
@@ -37,8 +40,6 @@ from cachetier.callers import working_for
 from cachetier.doors.operations import Operations, answerable
 from cachetier.doors.unix import requests
 from cachetier.doors.unix.frames import Frames
-from cachetier.doors.unix.hangup import answered_before_it_hung_up
-from cachetier.doors.unix.replies import Reply, opened_header, opened_reply
 from cachetier.doors.unix.small_puts import Resting, SmallPuts
 from cachetier.errors import CachetierError, InvalidRequestError, ProtocolMismatchError
 from cachetier.ingest.admission import MustWaitError
@@ -46,6 +47,7 @@ from cachetier.ingest.ingest import Finish, RemoteStage
 from cachetier.ingest.shares import ShareAwaitedError
 from cachetier.local.store import Staged
 from cachetier.model.shard import INLINE_BYTES
+from cachetier.restore.restore import Opened
 from cachetier.steps.waits import Question
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -62,6 +64,15 @@ Step = tuple[str, int]
 _Request = TypeVar("_Request")
 _Answer = TypeVar("_Answer")
 _Operation = Callable[["Session", Frame], "Reply"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer; ``descriptor`` is closed once it is sent."""
+
+    header: Header
+    body: bytes = b""
+    descriptor: int | None = None
 
 
 @dataclass(slots=True)
@@ -344,8 +355,8 @@ class Session:
         blocks, restore = requests.optional_count_of(header, "blocks"), self._node.restore
         whole = restore.follow if header.get("follow") is True else restore.open
         if header.get("restore") is not False:
-            return opened_reply(whole(*shard, timeout_seconds))
-        return opened_reply(restore.open_part(*shard, blocks or 0, timeout_seconds, whole))
+            return _opened_reply(whole(*shard, timeout_seconds))
+        return _opened_reply(restore.open_part(*shard, blocks or 0, timeout_seconds, whole))
 
     def _arrived(self, header: Header) -> Reply:
         """Say which blocks are there, a byte for each eight, the first in the lowest bit."""
@@ -366,11 +377,11 @@ class Session:
         wanted = 1 if blocks is None else blocks
         opened = self._node.restore.open_part(*shard, wanted, timeout_seconds)
         if opened.remote is None:
-            return opened_reply(opened)
+            return _opened_reply(opened)
         if block >= len(opened.shard.content.block_digests):
             name = opened.shard.name
             raise InvalidRequestError(f"shard {name} has no block {block}", name=name)
-        return Reply(opened_header(opened), bytes(opened.remote.read(block)))
+        return Reply(_opened_header(opened), bytes(opened.remote.read(block)))
 
     def _verify(self, header: Header) -> Reply:
         return Reply({"sound": self._node.restore.verify(*requests.shard_of(header))})
@@ -414,7 +425,7 @@ class Session:
     def _answer_to(self, question: Question[_Answer], timeout_seconds: float) -> _Answer:
         """Wait for an answer, and for no longer than the peer does."""
         answer = self._node.waits.ask(question, timeout_seconds)
-        if not answered_before_it_hung_up(self._sock, answer):
+        if not _answered_before_it_hung_up(self._sock, answer):
             raise ConnectionClosedError("the peer hung up while it waited")
         return answer.result()
 
@@ -520,6 +531,41 @@ class Session:
     def _rank(self) -> str:
         """What tells this client from others."""
         return self._client_id or self._caller.own(f"connection-{id(self)}")
+
+
+def _answered_before_it_hung_up(connection: socket.socket, answer: Future[Any]) -> bool:
+    """Return once ``answer`` is there; False, and it is cancelled, if the peer has gone first."""
+    there = os.eventfd(0, os.EFD_CLOEXEC)
+    try:
+        answer.add_done_callback(lambda _answer: os.eventfd_write(there, 1))
+        poll = select.poll()
+        poll.register(there, select.POLLIN)
+        poll.register(connection, select.POLLRDHUP)
+        poll.poll()
+        answer.cancel()
+        os.eventfd_read(there)  # by now it was written, or will be at once: not after the close
+        return not answer.cancelled()
+    finally:
+        os.close(there)
+
+
+def _opened_reply(opened: Opened) -> Reply:
+    header = _opened_header(opened)
+    if opened.body is not None:
+        return Reply(header, opened.body)
+    return Reply(header, digests.pack(opened.shard.content.block_digests), opened.descriptor)
+
+
+def _opened_header(opened: Opened) -> Header:
+    content = opened.shard.content
+    return {
+        "size_bytes": content.size_bytes,
+        "digest": digests.to_hex(content.digest),
+        "source": opened.source,
+        "inline": opened.body is not None,
+        **({"arriving": opened.shard.version} if opened.arriving else {}),
+        **({"checked_at": opened.stale.checked_at} if opened.stale else {}),
+    }
 
 
 def _raising(error: Exception) -> _Operation:
