@@ -99,6 +99,8 @@ CONFIRMED_SAVES = StateSet((*DURABLE_SAVES, SaveState.REPLICATED))
 CANDIDATE_SAVES = StateSet((*OPEN_SAVES, *DURABLE_SAVES))
 # Readers may be given them.
 LIVE_SAVES = StateSet((*CANDIDATE_SAVES, SaveState.REPLICATED))
+# A save of their step that begins takes their place, unless all ranks here sealed them.
+REPLACEABLE_SAVES = StateSet((*OPEN_SAVES, SaveState.REPLICATED))
 # Another save is the step instead.
 REPLACED_SAVES = StateSet((SaveState.SUPERSEDED, SaveState.REFUSED))
 # They are no step any more, and never become one.

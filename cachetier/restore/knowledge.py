@@ -53,7 +53,7 @@ from cachetier.local.catalog import copies, manifests, saves, shards
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save, ended_by
-from cachetier.model.lifecycle import DURABLE_SAVES, SaveState
+from cachetier.model.lifecycle import DURABLE_SAVES, LIVE_SAVES, SaveState
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
 from cachetier.restore.replica_choice import Absences
@@ -421,7 +421,7 @@ class Knowledge:
             RemoteError: The durable remote cannot say, or there is no bucket any more.
         """
         save = self._store.read(saves.save_by_number, shard.save)
-        if save is None or save.state not in copies.LIVE:
+        if save is None or save.state not in LIVE_SAVES:
             return None  # also of a mount: see ``mounted``
         self._durable.bucket.objects.check()  # a bucket that is gone looks the same
         try:

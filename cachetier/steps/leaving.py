@@ -20,6 +20,7 @@ from cachetier.local.catalog import saves
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.levels import Level
+from cachetier.model.lifecycle import KEPT_SAVES
 from cachetier.steps.operations import Checkpoints
 from cachetier.steps.pending import Pending
 from cachetier.steps.waits import AskBucket, Question
@@ -136,7 +137,7 @@ class Leaving:
     def _local_only(self, run: str) -> list[Save]:
         """Return what a policy keeps here of the newest complete step, and of those begun since."""
         newest = self._checkpoints.latest(run, Level.LOCAL)
-        kept = "run = ? AND state = 'local_only' AND step >= ? ORDER BY step"
+        kept = f"run = ? AND {KEPT_SAVES.sql()} AND step >= ? ORDER BY step"
         found = self._store.read(saves.saves_where, kept, run, newest.step if newest else 0)
         return [
             save for save in found if self._store.read(saves.shown_save, run, save.step) == save

@@ -23,12 +23,16 @@ from cachetier_client.bucket_format.stored import InPack, Stored
 from cachetier_client.io import digests
 
 from cachetier.local.catalog import notes, rows, saves, shards, uploads
-from cachetier.local.catalog.rows import IncidentRecord
+from cachetier.local.catalog.rows import IS_CLEAN, IS_DIRTY, IS_EVICTED, IS_SEALED, IncidentRecord
 from cachetier.local.catalog.shards import ALL, NOT_VERIFIED_AT, ShardFilter
 from cachetier.local.catalog.states import move, move_all
 from cachetier.model.checkpoint import RankPart, Save
 from cachetier.model.composing import Twins
 from cachetier.model.lifecycle import (
+    COPIED_SAVES,
+    DRAINED_SAVES,
+    DURABLE_SAVES,
+    LOST_COPIES,
     OPEN_SAVES,
     SAVE_ENDS,
     UNDAMAGED_SHARDS,
@@ -72,7 +76,6 @@ _VERIFIED_THERE = (
     "AND copy.pack IS NULL"
 )
 _COPY_IS_OPEN = CopyState.OPEN.sql("replications.state")
-LIVE = (*OPEN_SAVES, SaveState.PUBLISHED, SaveState.REPLICATED)
 
 
 def verified_names(sql: apsw.Connection, number: int, remote: str) -> list[str]:
@@ -165,7 +168,7 @@ def save_at(sql: apsw.Connection, number: int, remote: str) -> Save | None:
 
 def _seen_there(save: Save, there: CopyState, location: str | None) -> Save:
     """Return a save as a replica's drain sees it; what is durable replaces any other there."""
-    overwrite = save.overwrite or save.state is SaveState.PUBLISHED
+    overwrite = save.overwrite or save.state in DURABLE_SAVES
     state = shown_state(save.state, there)
     return replace(save, state=state, location=location, overwrite=overwrite)
 
@@ -187,9 +190,9 @@ def shards_wanted_at(
     """
     of_state = " UNION ALL ".join(
         f"SELECT {rows.SHARD_COLUMNS} FROM shards JOIN saves ON saves.number = shards.save "
-        f"WHERE shards.save = ? AND shards.state = '{state}' AND here "
+        f"WHERE shards.save = ? AND {state} AND here "
         f"AND {NOT_VERIFIED_AT} AND {shard_filter.clause}"
-        for state in (ShardState.DIRTY, ShardState.CLEAN)
+        for state in (IS_DIRTY, IS_CLEAN)
     )
     values = (number, remote, *shard_filter.values)
     query = f"{of_state} ORDER BY 1 LIMIT ?"  # by version
@@ -199,7 +202,7 @@ def shards_wanted_at(
 def is_out_of_reach(sql: apsw.Connection, number: int, remote: str) -> bool:
     """Return whether some shard of a save is neither at ``remote`` nor here."""
     query = (
-        "SELECT EXISTS (SELECT 1 FROM shards WHERE shards.save = ? AND shards.state = 'evicted' "
+        f"SELECT EXISTS (SELECT 1 FROM shards WHERE shards.save = ? AND {IS_EVICTED} "
         f"AND {NOT_VERIFIED_AT})"
     )
     return bool(sql.execute(query, (number, remote)).get)
@@ -214,8 +217,8 @@ def lag_of(sql: apsw.Connection, remote: str) -> Lag:
     ).get
     given_up = sql.execute(
         "SELECT count(*) FROM replications JOIN saves ON number = save WHERE remote = ? "
-        "AND replications.state IN ('given_up', 'refused', 'superseded') "
-        "AND saves.state IN ('open', 'published')",
+        f"AND {LOST_COPIES.sql('replications.state')} "
+        f"AND {COPIED_SAVES.sql('saves.state')}",
         (remote,),
     ).get
     return Lag(steps, shards, size_bytes, int(given_up))
@@ -227,7 +230,7 @@ def waiting_since(sql: apsw.Connection, remote: str) -> float | None:
         "SELECT min(sealed_at) FROM (SELECT max(sealed_at) AS sealed_at FROM replications "
         "JOIN parts USING (save) WHERE remote = ?1 AND due AND EXISTS (SELECT 1 FROM owed_shards "
         "WHERE owed_shards.save = replications.save AND owed_shards.remote = ?1) "
-        "GROUP BY replications.save HAVING min(parts.state = 'sealed'))",
+        f"GROUP BY replications.save HAVING min({IS_SEALED}))",
         (remote,),
     ).get
     return sealed_at
@@ -238,7 +241,7 @@ def durable_lag(sql: apsw.Connection, remote: str) -> Lag:
     steps, shards, size_bytes = sql.execute(
         "SELECT count(DISTINCT shards.save), count(*), coalesce(sum(size_bytes), 0) FROM shards "
         "JOIN saves ON saves.number = shards.save "
-        f"WHERE shards.state = 'dirty' AND saves.state = 'open' AND {NOT_VERIFIED_AT}",
+        f"WHERE {IS_DIRTY} AND {DRAINED_SAVES.sql('saves.state')} AND {NOT_VERIFIED_AT}",
         (remote,),
     ).get
     return Lag(steps, shards, size_bytes, 0)
@@ -277,7 +280,7 @@ def previous_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None
     """Return the shard of that name in the run's newest earlier save of which ``remote`` has it."""
     found = sql.execute(
         f"{_VERIFIED_THERE} WHERE saves.run = ? AND saves.number < ? AND shards.name = ? "
-        "AND saves.state IN ('open', 'published') ORDER BY saves.number DESC LIMIT 1",
+        f"AND {COPIED_SAVES.sql('saves.state')} ORDER BY saves.number DESC LIMIT 1",
         (remote, shard.run, shard.save, shard.name),
     ).fetchone()
     return rows.shard_of(found) if found else None
@@ -293,7 +296,7 @@ def evicted_in_pack(
     query = (
         "SELECT shards.version, drains.pack_start, shards.size_bytes "
         "FROM drains JOIN shards ON shards.version = drains.version "
-        "WHERE drains.pack = ? AND drains.remote = ? AND shards.state = 'evicted' "
+        f"WHERE drains.pack = ? AND drains.remote = ? AND {IS_EVICTED} "
         "AND shards.save = (SELECT save FROM shards WHERE version = ?) "
         "AND shards.size_bytes <= ? ORDER BY drains.pack_start, shards.version"
     )
@@ -416,7 +419,8 @@ def record_swept(sql: apsw.Connection, number: int) -> None:
 def forget_save(sql: apsw.Connection, number: int) -> None:
     """Forget a deleted save once its objects are gone; its tombstone stays in the bucket."""
     sql.execute(
-        "UPDATE saves SET location = NULL WHERE number = ? AND state = 'deleted'", (number,)
+        f"UPDATE saves SET location = NULL WHERE number = ? AND {SaveState.DELETED.sql()}",
+        (number,),
     )
     uploads.forget_leftovers(sql, number)
 
@@ -446,7 +450,7 @@ def _may_end(sql: apsw.Connection, save: Save, state: SaveState) -> bool:
         return False
     # It was published before the save that superseded it here, unless that one is published too.
     return not any(
-        later.number > save.number and later.state is SaveState.PUBLISHED
+        later.number > save.number and later.state in DURABLE_SAVES
         for later in saves.saves_of(sql, save.run, save.step)
     )
 
@@ -454,10 +458,9 @@ def _may_end(sql: apsw.Connection, save: Save, state: SaveState) -> bool:
 def saves_to_send_again(sql: apsw.Connection, remote: str) -> list[Save]:
     """Return the published saves of which ``remote`` lost shards whose bytes are here."""
     lost = (
-        "SELECT save FROM lost_copies JOIN shards USING (version) "
-        "WHERE remote = ? AND shards.state = 'dirty'"
+        f"SELECT save FROM lost_copies JOIN shards USING (version) WHERE remote = ? AND {IS_DIRTY}"
     )
-    condition = f"state = 'published' AND number IN ({lost}) ORDER BY number"
+    condition = f"{DURABLE_SAVES.sql()} AND number IN ({lost}) ORDER BY number"
     return saves.saves_where(sql, condition, remote)
 
 
@@ -466,8 +469,8 @@ def saves_to_verify(sql: apsw.Connection, remote: str) -> list[Save]:
 
     It lost them, or another node published the save before this node's drain had looked.
     """
-    unsent = f"SELECT save FROM shards WHERE state = 'dirty' AND {NOT_VERIFIED_AT}"
-    condition = f"state = 'published' AND number IN ({unsent}) ORDER BY number"
+    unsent = f"SELECT save FROM shards WHERE {IS_DIRTY} AND {NOT_VERIFIED_AT}"
+    condition = f"{DURABLE_SAVES.sql()} AND number IN ({unsent}) ORDER BY number"
     return saves.saves_where(sql, condition, remote)
 
 
@@ -493,7 +496,7 @@ def lost_packs(sql: apsw.Connection, number: int, remote: str) -> dict[int, str]
 def is_described(sql: apsw.Connection, shard: Shard) -> bool:
     """Return whether a document at the durable remote says as what ``shard`` is stored there."""
     query = (
-        "SELECT state = 'published' OR EXISTS (SELECT 1 FROM parts WHERE save = number "
+        f"SELECT {DURABLE_SAVES.sql()} OR EXISTS (SELECT 1 FROM parts WHERE save = number "
         "AND rank = ? AND uploaded) FROM saves WHERE number = ?"
     )
     return bool(sql.execute(query, (shard.rank, shard.save)).get)
@@ -558,7 +561,7 @@ def configure_replicas(sql: apsw.Connection, replicas: Mapping[str, bool]) -> No
     for name in sorted(replicas.keys() - known):
         _begin_with(sql, name)
     _wait_for_required(sql)
-    query = "SELECT DISTINCT save FROM shards WHERE state = 'dirty'"
+    query = f"SELECT DISTINCT save FROM shards WHERE {IS_DIRTY}"
     for number in [row[0] for row in sql.execute(query)]:
         assert isinstance(number, int)
         _settle(sql, number)
@@ -625,7 +628,7 @@ def record_swept_at(sql: apsw.Connection, number: int, remote: str) -> None:
 def forget_save_at(sql: apsw.Connection, number: int, remote: str) -> None:
     """Forget what a deleted save had at a replica, once its objects are gone there."""
     sql.execute(
-        "DELETE FROM replications WHERE save = ? AND remote = ? AND state = 'deleted'",
+        f"DELETE FROM replications WHERE save = ? AND remote = ? AND {CopyState.DELETED.sql()}",
         (number, remote),
     )
     uploads.forget_leftovers(sql, number)
@@ -635,7 +638,7 @@ def _begin_with(sql: apsw.Connection, name: str) -> None:
     """Let a replica that is new have what can still be sent there."""
     sql.execute(
         "INSERT OR IGNORE INTO replications (save, remote) SELECT number, ? FROM saves "
-        "WHERE state IN ('open', 'local_only') OR (state = 'published' "
+        f"WHERE {OPEN_SAVES.sql()} OR ({DURABLE_SAVES.sql()} "
         "AND EXISTS (SELECT 1 FROM parts WHERE save = number) "
         "AND NOT EXISTS (SELECT 1 FROM shards WHERE save = number "
         "AND NOT here))",

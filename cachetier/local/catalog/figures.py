@@ -21,18 +21,36 @@ from cachetier_client.identity.names import MOUNT_MARK
 from cachetier.local.catalog import copies, notes, objects, rows, shards
 from cachetier.local.catalog.copies import Lag
 from cachetier.local.catalog.notes import PinTotals
-from cachetier.local.catalog.rows import Row
+from cachetier.local.catalog.rows import (
+    IS_CLEAN,
+    IS_DIRTY,
+    IS_DISPUTED,
+    IS_QUARANTINED,
+    IS_SEALED,
+    IS_UNSHOWN,
+    NOT_DELETED,
+    Row,
+)
 from cachetier.model.checkpoint import PartCounts, all_sealed
-from cachetier.model.lifecycle import ENDED_SAVES, KEPT_SAVES, SaveState, ShardState, StateSet
+from cachetier.model.lifecycle import (
+    DRAINED_SAVES,
+    DURABLE_SAVES,
+    ENDED_SAVES,
+    KEPT_SAVES,
+    OPEN_SAVES,
+    REPLACED_SAVES,
+    SaveState,
+    ShardState,
+    StateSet,
+)
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import RECORD_BYTES, is_mount
 from cachetier.model.policy import LocalStep, surplus
 
 SUPERSEDED_SHOWN = 5  # of each mount
-_UNWANTED = (SaveState.SUPERSEDED, SaveState.REFUSED, SaveState.DELETED)
 _EACH_RUN = (
-    "WITH RECURSIVE each_run (run) AS (SELECT min(run) FROM saves WHERE state <> 'deleted' "
-    "UNION ALL SELECT (SELECT min(run) FROM saves WHERE run > each_run.run AND state <> 'deleted') "
+    f"WITH RECURSIVE each_run (run) AS (SELECT min(run) FROM saves WHERE {NOT_DELETED} "
+    f"UNION ALL SELECT (SELECT min(run) FROM saves WHERE run > each_run.run AND {NOT_DELETED}) "
     "FROM each_run WHERE each_run.run IS NOT NULL) "
 )
 
@@ -148,10 +166,10 @@ class Unflushed(NamedTuple):
     save: UnflushedSave
 
 
-_CLEAN = "shards.state = 'clean' AND here"
+_CLEAN = f"{IS_CLEAN} AND here"
 _DAMAGED_OR_PINNED = (
     "SELECT run, sum(size_bytes), count(*) FROM shards JOIN saves ON number = save "
-    "WHERE shards.state = 'quarantined' GROUP BY run UNION ALL "
+    f"WHERE {IS_QUARANTINED} GROUP BY run UNION ALL "
     "SELECT saves.run, sum(size_bytes), count(*) FROM pins "
     "JOIN saves ON saves.run = pins.run AND saves.step = pins.step "
     f"JOIN shards ON shards.save = saves.number WHERE {_CLEAN} GROUP BY saves.run"
@@ -159,7 +177,7 @@ _DAMAGED_OR_PINNED = (
 # Rows of objects that no shard stands for: deletions that wait, and uploads that are open.
 _RECORDS = (
     f"SELECT run, count(*) * {RECORD_BYTES}, count(*) FROM objects JOIN saves ON number = save "
-    "WHERE objects.state <> 'clean' AND deleted GROUP BY run UNION ALL "
+    f"WHERE {IS_UNSHOWN} AND deleted GROUP BY run UNION ALL "
     f"SELECT run, count(*) * {RECORD_BYTES} + sum(length(head)), count(*) "
     "FROM object_uploads JOIN saves ON number = save WHERE version IS NULL GROUP BY run"
 )
@@ -266,7 +284,7 @@ def is_draining(sql: apsw.Connection) -> bool:
     """Return whether a shard is dirty that is to be drained: no policy keeps its save here."""
     query = (
         "SELECT EXISTS (SELECT 1 FROM shards JOIN saves ON number = save "
-        f"WHERE {ShardState.DIRTY.sql('shards.state')} "
+        f"WHERE {IS_DIRTY} "
         f"AND {StateSet((*KEPT_SAVES, *ENDED_SAVES)).sql_not('saves.state')})"
     )
     return bool(sql.execute(query).get)
@@ -276,7 +294,7 @@ def dirty_by_save(sql: apsw.Connection) -> dict[int, Dirty]:
     """Return what is dirty, by the number of the save; its index holds all it asks for."""
     query = (
         "SELECT save, count(*), sum(size_bytes), min(version) FROM shards "
-        "WHERE state = 'dirty' GROUP BY save"
+        f"WHERE {IS_DIRTY} GROUP BY save"
     )
     return {save: Dirty(*counted) for save, *counted in sql.execute(query)}
 
@@ -285,14 +303,14 @@ def open_saves(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[OpenSav
     """Return the saves that are open or local-only, by arrival, with what is ``dirty`` of each."""
     query = (
         "SELECT number, run, step, started_at, world_size, saves.state, count(rank), "
-        "group_concat(iif(parts.state = 'sealed', rank, NULL)), "
-        "max(iif(parts.state = 'sealed', ranks_on_node, NULL)), "
-        "coalesce(max(parts.state = 'sealed' AND NOT follows), 0), "
+        f"group_concat(iif({IS_SEALED}, rank, NULL)), "
+        f"max(iif({IS_SEALED}, ranks_on_node, NULL)), "
+        f"coalesce(max({IS_SEALED} AND NOT follows), 0), "
         "max(sealed_at), coalesce(min(uploaded), 0), "
         "(SELECT committed_at FROM shards WHERE version = "
         "(SELECT max(+version) FROM shards WHERE save = saves.number)) "
         "FROM saves LEFT JOIN parts ON parts.save = saves.number "
-        "WHERE saves.state IN ('open', 'local_only') GROUP BY number"
+        f"WHERE {OPEN_SAVES.sql('saves.state')} GROUP BY number"
     )
     return [_open_save(row, dirty) for row in sql.execute(query)]
 
@@ -301,8 +319,8 @@ def unflushed_saves(sql: apsw.Connection) -> list[Unflushed]:
     """Return what is sealed here and will be durable, the newest step first."""
     query = (
         "SELECT number, run, step, save_id, world_size, group_concat(rank) "
-        "FROM saves JOIN parts ON parts.save = number AND parts.state = 'sealed' "
-        "WHERE saves.state IN ('open', 'local_only') AND saves.state = 'open' "
+        f"FROM saves JOIN parts ON parts.save = number AND {IS_SEALED} "
+        f"WHERE {OPEN_SAVES.sql('saves.state')} AND {DRAINED_SAVES.sql('saves.state')} "
         "GROUP BY number ORDER BY step DESC, number DESC"
     )
     found = []
@@ -327,7 +345,7 @@ def _open_save(row: Row, dirty: Mapping[int, Dirty]) -> OpenSave:
         run,
         step,
         started_at,
-        local_only=state == SaveState.LOCAL_ONLY,
+        local_only=state in KEPT_SAVES,
         sealed_at=sealed_at if whole else None,
         grew_at=max(started_at, sealed_at or 0.0, committed_at or 0.0),
         sent=bool(uploaded) and number not in dirty and not is_whole(world_size, sealed),
@@ -342,7 +360,7 @@ def other_saves(
     query = "SELECT run, step, state FROM saves WHERE number = ?"
     found = ((dirty[number], sql.execute(query, (number,)).fetchone()) for number in numbers)
     return [
-        OtherSave(row[0], row[1], wanted=row[2] not in _UNWANTED, dirty=each)
+        OtherSave(row[0], row[1], wanted=row[2] not in ENDED_SAVES, dirty=each)
         for each, row in found
         if row is not None
     ]
@@ -350,9 +368,9 @@ def other_saves(
 
 def mounts(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[MountTotals]:
     """Return the mounts that ever had an object, by name, with what is ``dirty`` of each."""
-    counts = "SELECT save, count(*), min(version) FROM objects WHERE state <> 'clean' GROUP BY save"
+    counts = f"SELECT save, count(*), min(version) FROM objects WHERE {IS_UNSHOWN} GROUP BY save"
     unshown = {save: counted for save, *counted in sql.execute(counts)}
-    disputed = "SELECT save, count(*) FROM objects WHERE state = 'conflict' GROUP BY save"
+    disputed = f"SELECT save, count(*) FROM objects WHERE {IS_DISPUTED} GROUP BY save"
     conflicts = {int(row[0]): int(row[1]) for row in sql.execute(disputed)}
     since = "SELECT committed_at FROM objects WHERE version = ?"
     lost = "SELECT save, key, reason, superseded_at FROM superseded_objects ORDER BY 4 DESC"
@@ -388,7 +406,7 @@ def every_run(sql: apsw.Connection) -> list[Run]:
     """
     query = (
         f"{_EACH_RUN} SELECT run, (SELECT max(started_at) FROM saves WHERE run = each_run.run "
-        "AND state <> 'deleted') FROM each_run WHERE run IS NOT NULL"
+        f"AND {NOT_DELETED}) FROM each_run WHERE run IS NOT NULL"
     )
     return [Run(*row) for row in sql.execute(query) if not is_mount(row[0])]
 
@@ -396,7 +414,7 @@ def every_run(sql: apsw.Connection) -> list[Run]:
 def durable_step(sql: apsw.Connection, run: str) -> DurableStep | None:
     """Return the published step of ``run`` whose save began last."""
     query = (
-        "SELECT number, step, started_at FROM saves WHERE run = ? AND state = 'published' "
+        f"SELECT number, step, started_at FROM saves WHERE run = ? AND {DURABLE_SAVES.sql()} "
         "ORDER BY started_at DESC LIMIT 1"
     )
     row = sql.execute(query, (run,)).fetchone()
@@ -411,17 +429,18 @@ def replaced_elsewhere(sql: apsw.Connection, codes: Sequence[str], since: float)
     known = (
         f"{_EACH_RUN} SELECT ended.run, ended.step, 'save ' || ended.save_id || ', by ' || "
         "newer.save_id FROM each_run JOIN saves AS ended ON ended.run = each_run.run "
-        "AND ended.started_at >= ? AND ended.state <> 'deleted' JOIN saves AS newer "
-        "ON newer.run = ended.run AND newer.step = ended.step AND +newer.state = 'published' "
-        "WHERE ended.state IN ('superseded', 'refused') AND EXISTS (SELECT 1 FROM parts "
-        "WHERE save = ended.number AND state = 'sealed') "
+        f"AND ended.started_at >= ? AND {SaveState.DELETED.sql_not('ended.state')} "
+        "JOIN saves AS newer ON newer.run = ended.run AND newer.step = ended.step "
+        f"AND {DURABLE_SAVES.sql('+newer.state')} "
+        f"WHERE {REPLACED_SAVES.sql('ended.state')} AND EXISTS (SELECT 1 FROM parts "
+        f"WHERE save = ended.number AND {IS_SEALED}) "
         "AND NOT EXISTS (SELECT 1 FROM parts WHERE save = newer.number)"
     )
     recorded = (
         f"SELECT run, step, message FROM incidents WHERE at >= ? AND name IS NULL "
         f"AND code IN ({', '.join('?' * len(codes))}) AND NOT EXISTS (SELECT 1 FROM saves "
         "JOIN parts ON parts.save = saves.number WHERE saves.run = incidents.run "
-        "AND saves.step = incidents.step AND +saves.state = 'published')"
+        f"AND saves.step = incidents.step AND {DURABLE_SAVES.sql('+saves.state')})"
     )
     found = [*sql.execute(recorded, (since, *codes)), *sql.execute(known, (since,))]
     return [
@@ -430,7 +449,7 @@ def replaced_elsewhere(sql: apsw.Connection, codes: Sequence[str], since: float)
 
 
 def damage(sql: apsw.Connection) -> Damage:
-    shards = sql.execute("SELECT count(*) FROM shards WHERE state = 'quarantined'").get
+    shards = sql.execute(f"SELECT count(*) FROM shards WHERE {IS_QUARANTINED}").get
     ever = sql.execute(
         "SELECT count(*) FROM incidents WHERE code = 'integrity' AND name IS NOT NULL"
     ).get
@@ -439,7 +458,7 @@ def damage(sql: apsw.Connection) -> Damage:
 
 def kept_by_policy(sql: apsw.Connection) -> Kept:
     query = (
-        "SELECT coalesce(sum(state = 'local_only'), 0), count(*) FROM saves "
+        f"SELECT coalesce(sum({KEPT_SAVES.sql()}), 0), count(*) FROM saves "
         "WHERE local_only_at IS NOT NULL"
     )
     steps, ever = sql.execute(query).get
@@ -595,8 +614,8 @@ def _lent_bytes(sql: apsw.Connection, lent: Collection[int], removable: Collecti
         "SELECT coalesce(sum(shards.size_bytes), 0) FROM json_each(?) AS lent "
         "CROSS JOIN shards ON shards.version = lent.value "
         "JOIN saves ON saves.number = shards.save WHERE shards.file_id IS NOT NULL AND ("
-        "shards.state = 'dirty' AND shards.save IN (SELECT value FROM json_each(?)) "
-        f"OR shards.state = 'clean' AND {notes.NOT_PINNED})"
+        f"{IS_DIRTY} AND shards.save IN (SELECT value FROM json_each(?)) "
+        f"OR {IS_CLEAN} AND {notes.NOT_PINNED})"
     )
     return int(sql.execute(query, (json.dumps(list(lent)), json.dumps(list(removable)))).get)
 
@@ -618,7 +637,7 @@ def _removable(sql: apsw.Connection, saves: Sequence[OpenSave]) -> list[OpenSave
     kept = {save.number: save for save in saves if save.local_only}
     if not kept:
         return []
-    damaged = {row[0] for row in sql.execute("SELECT save FROM shards WHERE state = 'quarantined'")}
+    damaged = {row[0] for row in sql.execute(f"SELECT save FROM shards WHERE {IS_QUARANTINED}")}
     whole = {save.number for save in saves if save.sealed_at is not None} - damaged
     return [
         kept[save.number]
@@ -630,7 +649,7 @@ def _removable(sql: apsw.Connection, saves: Sequence[OpenSave]) -> list[OpenSave
 
 def _unfinished(sql: apsw.Connection, whole: Collection[int]) -> dict[str, list[LocalStep]]:
     """Return the saves that are not published, run by run."""
-    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE state IN ('open', 'local_only')"
+    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE {OPEN_SAVES.sql()}"
     by_run: dict[str, list[LocalStep]] = {}
     for save in map(rows.save_of, sql.execute(query)):
         by_run.setdefault(save.run, []).append(LocalStep(save, save.number in whole))
@@ -642,7 +661,7 @@ def rank_progress(sql: apsw.Connection, number: int, remote: str) -> list[RankPr
     query = (
         "SELECT rank, count(*), sum(size_bytes), count(verified_at), "
         "coalesce(sum(iif(verified_at IS NOT NULL, size_bytes, 0)), 0), "
-        "sum(state = 'quarantined'), min(committed_at), max(committed_at), max(verified_at) "
+        f"sum({IS_QUARANTINED}), min(committed_at), max(committed_at), max(verified_at) "
         f"{_AT_REMOTE} WHERE save = ?1 GROUP BY rank ORDER BY rank"
     )
     return [RankProgress(*row) for row in sql.execute(query, (number, remote))]

@@ -18,7 +18,14 @@ from cachetier.local.catalog import notes, saves, shards
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, RemoteSave
 from cachetier.local.catalog.states import move
 from cachetier.model.checkpoint import Save, learned_state
-from cachetier.model.lifecycle import CONFIRMED_SAVES, OPEN_SAVES, SaveEvent, SaveState
+from cachetier.model.lifecycle import (
+    CONFIRMED_SAVES,
+    DURABLE_SAVES,
+    OPEN_SAVES,
+    CopyState,
+    SaveEvent,
+    SaveState,
+)
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
 
@@ -152,8 +159,11 @@ def adopt(
     for replica in replicas:  # what this node does there itself stays
         sql.execute(
             "INSERT OR IGNORE INTO replications (save, remote, state, location, published_at, due) "
-            "VALUES (?, ?, 'published', ?, ?, 0)",
-            (number, replica.remote, replica.location, replica.published_at),
+            "VALUES (?, ?, ?, ?, ?, 0)",
+            (
+                *(number, replica.remote, CopyState.PUBLISHED),
+                *(replica.location, replica.published_at),
+            ),
         )
     adopted = saves.require_save(sql, number)
     for shard in shards:
@@ -163,14 +173,14 @@ def adopt(
 def _adopted_save(sql: apsw.Connection, policy: Policy, save: Save, now: float) -> int | None:
     """Return the number of a save seen at a remote; None if what is known here stands against."""
     known = saves.save_named(sql, save.run, save.step, save.save_id)
-    published = save.state is SaveState.PUBLISHED
+    published = save.state in DURABLE_SAVES
     if known is None:
         number = saves.insert_save(sql, save).number
     elif known.state in CONFIRMED_SAVES or (known.state in OPEN_SAVES and published):
         number = known.number
     else:
         return None  # deleted here, and soon remotely too; or open, and none of its business
-    if published and (known is None or known.state is not SaveState.PUBLISHED):
+    if published and (known is None or known.state not in DURABLE_SAVES):
         at = save.published_at or now
         saves.publish(sql, number, at, save.location, came_here=known is not None)
         saves.skip_older(sql, policy, number, now)

@@ -15,6 +15,7 @@ from cachetier.errors import PinnedError
 from cachetier.local.catalog import rows
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.model.checkpoint import Save
+from cachetier.model.lifecycle import ENDED_SAVES
 
 # A condition on rows of ``saves``.
 NOT_PINNED = "NOT EXISTS (SELECT 1 FROM pins WHERE pins.run = saves.run AND pins.step = saves.step)"
@@ -145,7 +146,7 @@ def pins(sql: apsw.Connection) -> list[Pin]:
         "coalesce(sum(here), 0), coalesce(sum(size_bytes), 0), "
         "coalesce(sum(iif(here, size_bytes, 0)), 0) FROM pins "
         "LEFT JOIN saves ON saves.run = pins.run AND saves.step = pins.step "
-        "AND saves.state NOT IN ('superseded', 'refused', 'deleted') "
+        f"AND {ENDED_SAVES.sql_not('saves.state')} "
         "LEFT JOIN shards ON shards.save = saves.number "
         "GROUP BY pins.run, pins.step ORDER BY pins.run, pins.step"
     )

@@ -24,11 +24,11 @@ from cachetier_client.bucket_format.stored import Content, Stored
 
 from cachetier.errors import ConditionError, NoSuchKeyError, NotFoundError
 from cachetier.local.catalog import copies, notes, rows, saves, shards
-from cachetier.local.catalog.rows import IncidentRecord, NewShard, Row
+from cachetier.local.catalog.rows import IS_DISPUTED, IS_UNSHOWN, IncidentRecord, NewShard, Row
 from cachetier.local.catalog.states import move, move_all
 from cachetier.model.checkpoint import Save
 from cachetier.model.cluster_order import UNLISTED
-from cachetier.model.lifecycle import ObjectEvent, ObjectState, SaveState, ShardEvent
+from cachetier.model.lifecycle import MOUNT_SAVES, ObjectEvent, ObjectState, SaveState, ShardEvent
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import (
     LAST_CODE_POINT,
@@ -44,8 +44,9 @@ from cachetier.model.shard import Shard
 # A conflict holds back what came after it under its key, and nothing else. (The first condition is
 # for the index.)
 TO_SHOW = (
-    "objects.state <> 'clean' AND objects.state = 'dirty' AND objects.key NOT IN "
-    "(SELECT key FROM objects AS held WHERE held.save = objects.save AND held.state = 'conflict')"
+    f"{IS_UNSHOWN} AND {ObjectState.DIRTY.sql('objects.state')} AND objects.key NOT IN "
+    "(SELECT key FROM objects AS held WHERE held.save = objects.save "
+    f"AND {ObjectState.CONFLICT.sql('held.state')})"
 )
 _NEWEST = (
     "objects.version = (SELECT max(version) FROM objects AS other "
@@ -173,14 +174,14 @@ class OrderNote:
 
 def mount_save(sql: apsw.Connection, run: str) -> int | None:
     """Return the number of a mount's save; None where nothing was ever put."""
-    query = "SELECT number FROM saves WHERE run = ? AND state = 'objects'"
+    query = f"SELECT number FROM saves WHERE run = ? AND {MOUNT_SAVES.sql()}"
     row = sql.execute(query, (run,)).fetchone()
     return int(row[0]) if row else None
 
 
 def mount_saves(sql: apsw.Connection) -> dict[str, int]:
     """Return the save of each mount that ever had an object, by what the catalog calls it."""
-    query = "SELECT run, number FROM saves WHERE state = 'objects' ORDER BY run"
+    query = f"SELECT run, number FROM saves WHERE {MOUNT_SAVES.sql()} ORDER BY run"
     return {str(run): int(number) for run, number in sql.execute(query)}
 
 
@@ -188,7 +189,7 @@ def current(sql: apsw.Connection, run: str, key: str) -> ObjectVersion | None:
     """Return the newest version of a key, which may be its deletion; None where none is here."""
     condition = (  # a key may have any number of versions that wait to be shown
         "objects.version = (SELECT max(version) FROM objects AS newest WHERE newest.key = ? "
-        "AND newest.save = (SELECT number FROM saves WHERE run = ? AND state = 'objects'))"
+        f"AND newest.save = (SELECT number FROM saves WHERE run = ? AND {MOUNT_SAVES.sql()}))"
     )
     return next(iter(objects_where(sql, condition, key, run)), None)
 
@@ -206,7 +207,7 @@ def unshown_page(
     bucket's listing has to know.
     """
     condition = (
-        "objects.save = ?1 AND objects.state <> 'clean' AND objects.key > ?2 "
+        f"objects.save = ?1 AND {IS_UNSHOWN} AND objects.key > ?2 "
         f"AND objects.key >= ?3 AND {_NEWEST} AND (?4 IS NULL OR objects.key < ?4) "
         "ORDER BY objects.key LIMIT ?5"
     )
@@ -233,13 +234,13 @@ def objects_to_show(sql: apsw.Connection, save: int, limit: int = -1) -> list[Ob
 
 def unshown_versions(sql: apsw.Connection, save: int) -> list[int]:
     """Return their versions alone: what ``may_show`` asks for."""
-    query = "SELECT version FROM objects WHERE save = ? AND state <> 'clean' ORDER BY version"
+    query = f"SELECT version FROM objects WHERE save = ? AND {IS_UNSHOWN} ORDER BY version"
     return [int(row[0]) for row in sql.execute(query, (save,))]
 
 
 def is_shown(sql: apsw.Connection, version: int) -> bool:
     """Return whether a version is, or was, shown: what is not here any more was."""
-    query = "SELECT 1 FROM objects WHERE version = ? AND state <> 'clean'"
+    query = f"SELECT 1 FROM objects WHERE version = ? AND {IS_UNSHOWN}"
     return sql.execute(query, (version,)).fetchone() is None
 
 
@@ -256,7 +257,8 @@ def pieces_of(sql: apsw.Connection, version: int) -> list[Shard]:
 def older_shown(sql: apsw.Connection, save: int, key: str, version: int) -> list[int]:
     """Return the versions of a key before ``version`` that the bucket has shown."""
     query = (
-        "SELECT version FROM objects WHERE save = ? AND key = ? AND version < ? AND state = 'clean'"
+        "SELECT version FROM objects WHERE save = ? AND key = ? AND version < ? "
+        f"AND {ObjectState.CLEAN.sql()}"
     )
     return [int(row[0]) for row in sql.execute(query, (save, key, version))]
 
@@ -397,7 +399,7 @@ def delete_keys(
 
 
 def _forget_conflicts(sql: apsw.Connection, save: int, key: str) -> list[Shard]:
-    query = "SELECT version FROM objects WHERE save = ? AND key = ? AND state = 'conflict'"
+    query = f"SELECT version FROM objects WHERE save = ? AND key = ? AND {IS_DISPUTED}"
     found: list[Row] = sql.execute(query, (save, key)).fetchall()
     return [piece for (version,) in found for piece in forget_version(sql, version)]
 
@@ -569,7 +571,7 @@ def unshown_by_mount(sql: apsw.Connection) -> list[tuple[str, int, int]]:
     """Return of each mount how many versions its bucket does not show yet, and their bytes."""
     query = (
         "SELECT saves.run, count(*), sum(objects.size_bytes) FROM objects JOIN saves "
-        "ON saves.number = objects.save WHERE objects.state <> 'clean' GROUP BY saves.number"
+        f"ON saves.number = objects.save WHERE {IS_UNSHOWN} GROUP BY saves.number"
     )
     return [(str(run), int(count), int(size)) for run, count, size in sql.execute(query)]
 
@@ -641,7 +643,7 @@ def is_held(sql: apsw.Connection, save: int) -> bool:
     """Return whether nothing of a mount may become visible: it owes a note, or a look for some."""
     query = (
         "SELECT EXISTS (SELECT 1 FROM order_notes WHERE save = ?1 AND NOT written) "
-        "OR EXISTS (SELECT 1 FROM objects WHERE save = ?1 AND state <> 'clean' AND waits = ?2)"
+        f"OR EXISTS (SELECT 1 FROM objects WHERE save = ?1 AND {IS_UNSHOWN} AND waits = ?2)"
     )
     return bool(sql.execute(query, (save, UNLISTED)).get)
 
@@ -685,9 +687,7 @@ def is_drained(sql: apsw.Connection, run: str, epoch: str) -> bool:
 
 def waiting_markers(sql: apsw.Connection, run: str) -> list[ObjectVersion]:
     """Return the markers of a mount that wait for other nodes, or have yet to look for them."""
-    condition = (
-        "saves.run = ? AND objects.state <> 'clean' AND waits IS NOT NULL ORDER BY objects.version"
-    )
+    condition = f"saves.run = ? AND {IS_UNSHOWN} AND waits IS NOT NULL ORDER BY objects.version"
     return objects_where(sql, condition, run)
 
 

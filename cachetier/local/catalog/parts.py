@@ -19,11 +19,12 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import BackpressureError, InvalidRequestError, NotFoundError, SealedError
 from cachetier.local.catalog import saves, shards
-from cachetier.local.catalog.rows import NewShard
+from cachetier.local.catalog.rows import IS_SEALED, NewShard
 from cachetier.local.catalog.states import move, move_part
 from cachetier.model.checkpoint import Save, admitted_save, sealed_here
 from cachetier.model.lifecycle import (
     OPEN_SAVES,
+    REPLACEABLE_SAVES,
     PartEvent,
     PartState,
     SaveEvent,
@@ -49,7 +50,7 @@ class Committed:
     repeated: bool = False
 
 
-_GROWING = "(parts.state = 'open' OR (parts.state = 'sealed' AND parts.follows))"
+_GROWING = f"({PartState.OPEN.sql('parts.state')} OR ({IS_SEALED} AND parts.follows))"
 
 
 def delete_shard(sql: apsw.Connection, run: str, step: int, name: str) -> Shard:
@@ -209,14 +210,15 @@ def reserve_version(sql: apsw.Connection) -> int:
 
 def is_final(sql: apsw.Connection, number: int, rank: int) -> bool:
     """Return whether nothing is added to a rank's part any more."""
-    query = "SELECT 1 FROM parts WHERE save = ? AND rank = ? AND state = 'sealed' AND NOT follows"
+    query = f"SELECT 1 FROM parts WHERE save = ? AND rank = ? AND {IS_SEALED} AND NOT follows"
     return sql.execute(query, (number, rank)).fetchone() is not None
 
 
 def release_followers(sql: apsw.Connection, number: int) -> int:
     """Make the sealed parts of a save final, as rank 0 has sealed; return how many were not."""
     sql.execute(
-        "UPDATE parts SET follows = 0 WHERE save = ? AND state = 'sealed' AND follows", (number,)
+        f"UPDATE parts SET follows = 0 WHERE save = ? AND {IS_SEALED} AND follows",
+        (number,),
     )
     return sql.changes()
 
@@ -241,7 +243,7 @@ def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Sav
         return save
     kept = saves.sealed_of(sql, found)
     for older in found:
-        if older.state in (*OPEN_SAVES, SaveState.REPLICATED) and older.number not in kept:
+        if older.state in REPLACEABLE_SAVES and older.number not in kept:
             move(sql, older.number, SaveEvent.SUPERSEDE)
     local_only = policy.keeps_local(ids.step)
     begun = Save(
@@ -292,13 +294,13 @@ def unsealed_parts(sql: apsw.Connection) -> list[tuple[Save, int]]:
 
 def sealed_parts(sql: apsw.Connection) -> list[tuple[Save, int]]:
     """Return (save, rank) of each sealed part of a save that is not published, by arrival."""
-    return _parts_where(sql, "parts.state = 'sealed' AND NOT parts.follows")
+    return _parts_where(sql, f"{IS_SEALED} AND NOT parts.follows")
 
 
 def _parts_where(sql: apsw.Connection, which: str) -> list[tuple[Save, int]]:
     query = (
         "SELECT parts.save, parts.rank FROM parts JOIN saves ON saves.number = parts.save "
-        f"WHERE saves.state IN ('open', 'local_only') AND {which} ORDER BY parts.save, parts.rank"
+        f"WHERE {OPEN_SAVES.sql('saves.state')} AND {which} ORDER BY parts.save, parts.rank"
     )
     found = []
     ranks: list[tuple[int, int]] = list(sql.execute(query))

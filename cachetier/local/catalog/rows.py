@@ -59,6 +59,13 @@ OBJECT_COLUMNS = (
 )
 # What a put says of a shard, in the order of ``row_of_new_shard``.
 SAID_COLUMNS = ("name", "rank", "size_bytes", "digest", "block_digests", "row_digest", *FACT_NAMES)
+# Conditions on one state; for those on several ``model.lifecycle`` has sets of states.
+IS_DIRTY, IS_CLEAN, IS_EVICTED, IS_QUARANTINED = (s.sql("shards.state") for s in ShardState)
+NOT_EVICTED = ShardState.EVICTED.sql_not("shards.state")
+IS_SEALED = PartState.SEALED.sql("parts.state")
+IS_UNSHOWN = ObjectState.CLEAN.sql_not("objects.state")
+IS_DISPUTED = ObjectState.CONFLICT.sql("objects.state")
+NOT_DELETED = SaveState.DELETED.sql_not("saves.state")
 LOG_LOST = "log_lost"  # of an incident that ``fsck`` records
 LOST_WITH_LOG = (
     "shards of up to 64 KiB, evicted ones, and seals, of steps that were not durable may be lost"

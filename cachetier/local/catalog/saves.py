@@ -21,7 +21,17 @@ from cachetier_client.identity.names import GENERATION_MARK, SaveIds
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import notes, rows, shards
 from cachetier.local.catalog.notes import Pin
-from cachetier.local.catalog.rows import LOG_LOST, LOST_WITH_LOG, Backlog, IncidentRecord, Summary
+from cachetier.local.catalog.rows import (
+    IS_CLEAN,
+    IS_DIRTY,
+    LOG_LOST,
+    LOST_WITH_LOG,
+    NOT_DELETED,
+    NOT_EVICTED,
+    Backlog,
+    IncidentRecord,
+    Summary,
+)
 from cachetier.local.catalog.states import move, move_all
 from cachetier.model.checkpoint import (
     RankPart,
@@ -32,7 +42,11 @@ from cachetier.model.checkpoint import (
     visible_save,
 )
 from cachetier.model.lifecycle import (
+    CANDIDATE_SAVES,
+    CLOSED_SAVES,
     CONFIRMED_SAVES,
+    DRAINED_SAVES,
+    DURABLE_SAVES,
     KEPT_SAVES,
     OPEN_SAVES,
     REPLACED_SAVES,
@@ -56,7 +70,7 @@ class VisibleShard:
 
 _PUBLISHED_BESIDE = (
     "EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run AND other.step = saves.step "
-    "AND other.number <> saves.number AND other.state = 'published')"
+    f"AND other.number <> saves.number AND {DURABLE_SAVES.sql('other.state')})"
 )
 ALONE_THERE = (
     "NOT EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run "
@@ -64,16 +78,16 @@ ALONE_THERE = (
     "AND other.location = saves.location)"
 )
 _FORGETTABLE = (
-    "state IN ('published', 'replicated', 'superseded', 'refused', 'deleted') "
+    f"{CLOSED_SAVES.sql()} "
     "AND max(started_at, coalesce(published_at, 0)) < ?1 "
-    "AND (location IS NULL OR (state = 'published' AND swept)) "
+    f"AND (location IS NULL OR ({DURABLE_SAVES.sql()} AND swept)) "
     f"AND {notes.NOT_PINNED} "
     "AND NOT EXISTS (SELECT 1 FROM replications WHERE save = number AND due) "
     "AND NOT EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run "
-    "AND other.step = saves.step AND (other.state IN ('open', 'local_only') "
-    "OR (other.state IN ('superseded', 'refused') AND other.location IS NOT NULL))) "
+    f"AND other.step = saves.step AND ({OPEN_SAVES.sql('other.state')} "
+    f"OR ({REPLACED_SAVES.sql('other.state')} AND other.location IS NOT NULL))) "
     "AND NOT EXISTS (SELECT 1 FROM shards WHERE save = number "
-    "AND (shards.state <> 'evicted' OR here))"
+    f"AND ({NOT_EVICTED} OR here))"
 )
 
 
@@ -137,23 +151,22 @@ def saves_of_run(sql: apsw.Connection, run: str) -> list[Save]:
 
 def unfinished_saves(sql: apsw.Connection) -> list[Save]:
     """Return saves that the drain still owes something: open, or deleted with objects left."""
-    return saves_where(
-        sql, "state = 'open' OR (state = 'deleted' AND location IS NOT NULL) ORDER BY number"
-    )
+    deleted = f"{SaveState.DELETED.sql()} AND location IS NOT NULL"
+    return saves_where(sql, f"{DRAINED_SAVES.sql()} OR ({deleted}) ORDER BY number")
 
 
 def open_saves_of(sql: apsw.Connection, run: str) -> list[Save]:
     """Return the saves of a run that the drain still has to bring to the remote."""
-    return saves_where(sql, "run = ? AND state = 'open'", run)
+    return saves_where(sql, f"run = ? AND {DRAINED_SAVES.sql()}", run)
 
 
 def saves_with_bytes(sql: apsw.Connection) -> list[Save]:
     """Return the saves that readers may see and that have bytes on this node, by arrival."""
     return saves_where(
         sql,
-        "number IN (SELECT save FROM shards WHERE state = 'dirty' UNION SELECT save FROM shards "
-        "WHERE state = 'clean' AND here) "
-        "AND state IN ('open', 'local_only', 'published') ORDER BY number",
+        f"number IN (SELECT save FROM shards WHERE {IS_DIRTY} UNION SELECT save FROM shards "
+        f"WHERE {IS_CLEAN} AND here) "
+        f"AND {CANDIDATE_SAVES.sql()} ORDER BY number",
     )
 
 
@@ -190,8 +203,8 @@ def backlog(sql: apsw.Connection) -> list[Backlog]:
 
 
 def _published_dirty_saves(sql: apsw.Connection) -> list[Save]:
-    dirty = "SELECT save FROM shards WHERE state = 'dirty'"
-    return saves_where(sql, f"state = 'published' AND number IN ({dirty}) ORDER BY number")
+    dirty = f"SELECT save FROM shards WHERE {IS_DIRTY}"
+    return saves_where(sql, f"{DURABLE_SAVES.sql()} AND number IN ({dirty}) ORDER BY number")
 
 
 def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
@@ -201,9 +214,10 @@ def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
     """
     return saves_where(
         sql,
-        "state IN ('superseded', 'refused') AND EXISTS (SELECT 1 FROM shards WHERE save = number) "
+        f"{REPLACED_SAVES.sql()} AND EXISTS (SELECT 1 FROM shards WHERE save = number) "
         f"AND {notes.NOT_PINNED} AND (started_at < ? OR EXISTS (SELECT 1 FROM saves AS new "
-        "WHERE new.run = saves.run AND new.step = saves.step AND new.state = 'published'))",
+        "WHERE new.run = saves.run AND new.step = saves.step "
+        f"AND {DURABLE_SAVES.sql('new.state')}))",
         before,
     )
 
@@ -216,15 +230,14 @@ def runs(sql: apsw.Connection) -> list[str]:
 
 def runs_with_steps(sql: apsw.Connection) -> list[str]:
     """Return the runs with a save that is not deleted."""
-    query = "SELECT DISTINCT run FROM saves WHERE state <> 'deleted' ORDER BY run"
+    query = f"SELECT DISTINCT run FROM saves WHERE {NOT_DELETED} ORDER BY run"
     return [row[0] for row in sql.execute(query) if not is_mount(row[0])]
 
 
 def branches_with_steps(sql: apsw.Connection, run: str) -> list[str]:
     """Return the branches of a run with a save that is not deleted."""
     query = (
-        "SELECT DISTINCT run FROM saves WHERE state <> 'deleted' AND run >= ? AND run < ? "
-        "ORDER BY run"
+        f"SELECT DISTINCT run FROM saves WHERE {NOT_DELETED} AND run >= ? AND run < ? ORDER BY run"
     )
     first = f"{run}{GENERATION_MARK}"
     after = f"{run}{chr(ord(GENERATION_MARK) + 1)}"
@@ -352,7 +365,7 @@ def delete_local_only(sql: apsw.Connection, number: int) -> list[Shard]:
     Remotely nothing is deleted: another node may have let the step go on.
     """
     save = require_save(sql, number)
-    if save.state is not SaveState.LOCAL_ONLY or notes.is_pinned(sql, save.run, save.step):
+    if save.state not in KEPT_SAVES or notes.is_pinned(sql, save.run, save.step):
         return []
     shards = delete_save(sql, number)
     sql.execute("DELETE FROM replications WHERE save = ?", (number,))
@@ -387,10 +400,10 @@ def incomplete_saves(sql: apsw.Connection, before: float) -> list[Save]:
     """
     saves = saves_where(
         sql,
-        "state IN ('open', 'local_only') AND started_at < ? "
+        f"{OPEN_SAVES.sql()} AND started_at < ? "
         f"AND {notes.NOT_PINNED} AND EXISTS (SELECT 1 FROM saves AS newer "
         "WHERE newer.run = saves.run AND newer.number > saves.number "
-        "AND newer.step > saves.step AND newer.state = 'published') ORDER BY number",
+        f"AND newer.step > saves.step AND {DURABLE_SAVES.sql('newer.state')}) ORDER BY number",
         before,
     )
     return [save for save in saves if lacks_ranks_here(sql, save) or lacks_others(sql, save)]
@@ -432,7 +445,7 @@ def replaced_saves(sql: apsw.Connection, before: float) -> list[Save]:
     """
     return saves_where(
         sql,
-        f"state IN ('superseded', 'refused') AND location IS NOT NULL AND {notes.NOT_PINNED} "
+        f"{REPLACED_SAVES.sql()} AND location IS NOT NULL AND {notes.NOT_PINNED} "
         f"AND started_at < ? AND {_PUBLISHED_BESIDE} AND {ALONE_THERE} ORDER BY number",
         before,
     )
@@ -455,7 +468,7 @@ def forgettable_saves(
     query = (
         f"SELECT number FROM saves WHERE run = ?2 AND {_FORGETTABLE} AND number <= (SELECT number "
         "FROM saves WHERE run = ?2 ORDER BY number DESC LIMIT 1 OFFSET ?3) AND number <> coalesce("
-        "(SELECT number FROM saves WHERE run = ?2 AND state = 'published' "
+        f"(SELECT number FROM saves WHERE run = ?2 AND {DURABLE_SAVES.sql()} "
         "ORDER BY started_at DESC LIMIT 1), 0) ORDER BY number LIMIT ?4"
     )
     return [row[0] for row in sql.execute(query, (before, run, keep, limit))]
@@ -485,7 +498,7 @@ def forget_some(sql: apsw.Connection, number: int, before: float, shards: int) -
 
 def report_lost_log(sql: apsw.Connection, now: float) -> None:
     """Record for every run known here what may have gone with a log; nothing says what it held."""
-    query = "SELECT run, max(step) FROM saves WHERE state <> 'deleted' GROUP BY run"
+    query = f"SELECT run, max(step) FROM saves WHERE {NOT_DELETED} GROUP BY run"
     for run, step in sql.execute(query).fetchall() or [("", 0)]:
         incident = IncidentRecord(
             LOG_LOST,

@@ -15,10 +15,18 @@ from cachetier_client.bucket_format.stored import Stored
 
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import notes, rows
-from cachetier.local.catalog.rows import IncidentRecord, NewShard, Summary
+from cachetier.local.catalog.rows import (
+    IS_CLEAN,
+    IS_DIRTY,
+    IS_EVICTED,
+    IS_QUARANTINED,
+    IncidentRecord,
+    NewShard,
+    Summary,
+)
 from cachetier.local.catalog.states import move
 from cachetier.model.checkpoint import Save
-from cachetier.model.lifecycle import AWAITED_COPIES, ShardEvent, ShardState, after
+from cachetier.model.lifecycle import AWAITED_COPIES, SOUND_SHARDS, ShardEvent, ShardState, after
 from cachetier.model.names import DURABLE
 from cachetier.model.packs import PACKED_UP_TO_BYTES
 from cachetier.model.shard import Shard
@@ -44,7 +52,6 @@ _SMALL = (
     f"shards.size_bytes <= {PACKED_UP_TO_BYTES} AND shards.version NOT IN (SELECT version "
     "FROM lost_copies WHERE pack IS NULL)"
 )
-_AWAITED = ", ".join(f"'{state}'" for state in AWAITED_COPIES)
 
 
 def small_of(rank: int) -> ShardFilter:
@@ -66,7 +73,7 @@ def shards_where(sql: apsw.Connection, condition: str, *values: object) -> list[
 
 def clean_local_shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
     """Return the shards of a save whose local bytes may go."""
-    return shards_where(sql, "save = ? AND shards.state = 'clean' AND here", number)
+    return shards_where(sql, f"save = ? AND {IS_CLEAN} AND here", number)
 
 
 def shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
@@ -75,9 +82,9 @@ def shards_of(sql: apsw.Connection, number: int) -> list[Shard]:
 
 def summary_of(sql: apsw.Connection, number: int) -> Summary:
     query = (
-        "SELECT count(*), coalesce(sum(size_bytes), 0), coalesce(sum(state = 'dirty'), 0), "
-        "coalesce(sum(iif(state = 'dirty', size_bytes, 0)), 0), "
-        "coalesce(sum(state = 'quarantined'), 0), coalesce(sum(state = 'evicted'), 0) "
+        f"SELECT count(*), coalesce(sum(size_bytes), 0), coalesce(sum({IS_DIRTY}), 0), "
+        f"coalesce(sum(iif({IS_DIRTY}, size_bytes, 0)), 0), "
+        f"coalesce(sum({IS_QUARANTINED}), 0), coalesce(sum({IS_EVICTED}), 0) "
         "FROM shards WHERE save = ?"
     )
     row = sql.execute(query, (number,)).fetchone()
@@ -89,7 +96,7 @@ def whole_ranks(sql: apsw.Connection, number: int) -> list[int]:
     """Return the ranks of which this node knows shards, and has every one."""
     query = (
         "SELECT rank FROM shards WHERE save = ? GROUP BY rank "
-        "HAVING sum(state IN ('evicted', 'quarantined')) = 0 ORDER BY rank"
+        f"HAVING sum({SOUND_SHARDS.sql_not()}) = 0 ORDER BY rank"
     )
     return [rank for (rank,) in sql.execute(query, (number,))]
 
@@ -107,7 +114,7 @@ def dirty_shards_of(
     """
     return shards_where(
         sql,
-        f"shards.save = ? AND shards.state = 'dirty' AND {NOT_VERIFIED_AT} "
+        f"shards.save = ? AND {IS_DIRTY} AND {NOT_VERIFIED_AT} "
         f"AND {shard_filter.clause} ORDER BY shards.version LIMIT ?",
         *(number, remote, *shard_filter.values, limit),
     )
@@ -132,12 +139,12 @@ def stored_shards_of_rank(
 def quarantined_shards(sql: apsw.Connection) -> list[Shard]:
     """Return the shards whose local bytes are damaged."""
     # The plus keeps SQLite from walking all shards by version, to spare itself sorting these few.
-    return shards_where(sql, "shards.state = 'quarantined' ORDER BY +version")
+    return shards_where(sql, f"{IS_QUARANTINED} ORDER BY +version")
 
 
 def unsound_ranks(sql: apsw.Connection, number: int) -> frozenset[int]:
     """Return the ranks of a save that have a quarantined shard."""
-    query = "SELECT DISTINCT rank FROM shards WHERE save = ? AND state = 'quarantined'"
+    query = f"SELECT DISTINCT rank FROM shards WHERE save = ? AND {IS_QUARANTINED}"
     return frozenset(row[0] for row in sql.execute(query, (number,)))
 
 
@@ -156,7 +163,7 @@ def body_of(sql: apsw.Connection, version: int) -> bytes | None:
 
 def clean_local_shards(sql: apsw.Connection) -> list[Shard]:
     """Return every shard whose local bytes may go, save by save, oldest first."""
-    condition = f"shards.state = 'clean' AND here AND {notes.NOT_PINNED} ORDER BY save, version"
+    condition = f"{IS_CLEAN} AND here AND {notes.NOT_PINNED} ORDER BY save, version"
     return shards_where(sql, condition)
 
 
@@ -337,7 +344,7 @@ def required_replicas(sql: apsw.Connection, version: int) -> set[str]:
         "SELECT replicas.name FROM replicas "
         "JOIN replications ON replications.remote = replicas.name "
         "JOIN shards ON shards.save = replications.save "
-        f"WHERE shards.version = ? AND required AND replications.state IN ({_AWAITED})"
+        f"WHERE shards.version = ? AND required AND {AWAITED_COPIES.sql('replications.state')}"
     )
     return {row[0] for row in sql.execute(query, (version,))}
 

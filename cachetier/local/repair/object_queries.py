@@ -12,6 +12,7 @@ from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import objects, rows, shards
 from cachetier.local.catalog.rows import Row
 from cachetier.local.repair.check_queries import PAGE_ROWS
+from cachetier.model.lifecycle import MOUNT_SAVES
 from cachetier.model.objects import ObjectVersion
 from cachetier.model.shard import Shard
 
@@ -56,7 +57,8 @@ def unnamed_pieces(sql: apsw.Connection, run: str | None = None) -> list[Shard]:
     """Return the pieces of versions that have no row; those of uploads belong to them."""
     query = (
         "SELECT shards.version FROM shards JOIN saves ON number = save "
-        "WHERE saves.state = 'objects' AND (?1 IS NULL OR run = ?1) AND name NOT LIKE 'upload-%' "
+        f"WHERE {MOUNT_SAVES.sql('saves.state')} AND (?1 IS NULL OR run = ?1) "
+        "AND name NOT LIKE 'upload-%' "
         "AND NOT EXISTS (SELECT 1 FROM objects WHERE objects.save = shards.save "
         "AND substr(shards.name, 1, 16) = printf('%016x', objects.version)) ORDER BY shards.version"
     )

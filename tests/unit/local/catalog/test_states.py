@@ -13,15 +13,18 @@ import pytest
 import cachetier
 from cachetier.local.catalog.schema import MIGRATIONS
 from cachetier.local.catalog.states import move, move_all, move_part
+from cachetier.model import lifecycle
 from cachetier.model.lifecycle import (
     CopyEvent,
     CopyState,
     ForbiddenTransitionError,
+    ObjectState,
     PartEvent,
     PartState,
     SaveEvent,
     SaveState,
     ShardEvent,
+    ShardState,
     State,
     after,
     moves,
@@ -177,3 +180,51 @@ def test_of_the_schema_two_triggers_change_a_state(sql: apsw.Connection) -> None
     ]
 
     assert changing == ["save_ends", "save_is_deleted"]
+
+
+LITERAL = re.compile(r"\bstate (=|<>|IN|NOT IN) \(?'")
+
+
+def test_no_query_names_a_state_itself() -> None:
+    found = {
+        str(file.relative_to(PACKAGE)): named
+        for file in sorted(PACKAGE.rglob("*.py"))
+        if file != SCHEMA and (named := [text for text in texts(file) if LITERAL.search(text)])
+    }
+
+    assert found == {}
+
+
+# The condition on a state of each index, view and trigger that has one, and what it stands for.
+CONDITIONS = {
+    "dirty_shards": [ShardState.DIRTY.sql()],
+    "quarantined_shards": [ShardState.QUARANTINED.sql()],
+    "evictable_shards": [ShardState.CLEAN.sql()],
+    "saves_of_run": [SaveState.DELETED.sql_not()],
+    "published_saves": [lifecycle.DURABLE_SAVES.sql()],
+    "open_saves": [lifecycle.OPEN_SAVES.sql()],
+    "lost_replications": [lifecycle.LOST_COPIES.sql()],
+    "mount_saves": [lifecycle.MOUNT_SAVES.sql()],
+    "unshown_objects": [ObjectState.CLEAN.sql_not()],
+    "unshown_keys": [ObjectState.CLEAN.sql_not()],
+    "object_conflicts": [ObjectState.CONFLICT.sql()],
+    "owed_shards": [
+        CopyState.OPEN.sql("replications.state"),
+        lifecycle.COPIED_SAVES.sql("saves.state"),
+        lifecycle.SOUND_SHARDS.sql("shards.state"),
+    ],
+    "save_begins": [lifecycle.OPEN_SAVES.sql("NEW.state")],
+    "save_ends": [lifecycle.REPLACED_SAVES.sql("NEW.state"), CopyState.OPEN.sql()],
+    "save_is_deleted": [SaveState.DELETED.sql("NEW.state"), CopyState.DELETED.sql()],
+    "step_leaves": [SaveState.DELETED.sql("NEW.state"), lifecycle.ENDED_SAVES.sql_not()],
+    "upload_is_replaced": [lifecycle.OPEN_SAVES.sql()],
+}
+
+
+def test_the_schema_agrees_with_the_named_sets(sql: apsw.Connection) -> None:
+    """An index serves only those queries that spell its condition as it does."""
+    condition = re.compile(r"(?:\w+\.)?state (?:=|<>|IN|NOT IN) (?:'\w+'|\([^)]*\))")
+    query = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
+    found = {name: condition.findall(" ".join(text.split())) for name, text in sql.execute(query)}
+
+    assert {name: named for name, named in found.items() if named} == CONDITIONS
