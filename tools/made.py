@@ -12,6 +12,7 @@ from tools import (
     logs_page,
     metrics_page,
     share,
+    states_page,
     stores_page,
     versions,
 )
@@ -26,6 +27,7 @@ MAKERS: tuple[Callable[[], dict[Path, str]], ...] = (
     metrics_page.documents,
     helm_chart.documents,
     share.documents,
+    states_page.documents,
     stores_page.documents,
     versions.documents,
     dashboards.documents,

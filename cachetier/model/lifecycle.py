@@ -287,7 +287,7 @@ _COPIES: Transitions = {
     CopyEvent.GIVE_UP: _to(CopyState.GIVEN_UP, CopyState.OPEN),
     CopyEvent.DELETE: _to(CopyState.DELETED, *CopyState),
     # The remote lost its documents: they are written again.
-    CopyEvent.REOPEN: _to(CopyState.OPEN, *CopyState),
+    CopyEvent.REOPEN: _to(CopyState.OPEN, CopyState.OPEN, CopyState.PUBLISHED),
 }
 
 _PARTS: Transitions = {

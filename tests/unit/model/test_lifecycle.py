@@ -71,7 +71,8 @@ COPIES: dict[tuple[State, Event], State] = {
     (CopyState.OPEN, CopyEvent.REFUSE): CopyState.REFUSED,
     (CopyState.OPEN, CopyEvent.GIVE_UP): CopyState.GIVEN_UP,
     **{(state, CopyEvent.DELETE): CopyState.DELETED for state in CopyState},
-    **{(state, CopyEvent.REOPEN): CopyState.OPEN for state in CopyState},
+    (CopyState.OPEN, CopyEvent.REOPEN): CopyState.OPEN,
+    (CopyState.PUBLISHED, CopyEvent.REOPEN): CopyState.OPEN,
 }
 
 PARTS: dict[tuple[State, Event], State] = {
