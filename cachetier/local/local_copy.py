@@ -36,18 +36,16 @@ class LocalCopy:
 
     def reads_right(self) -> bool:
         """Read it to its end and check it all; a file that the disk cannot read is not right."""
-        if not self.looks_right():
-            return False
+        descriptor, digest_of = self.descriptor, digests.digest_of
+        looks_right = self.looks_right()
+        if descriptor is None or not looks_right:
+            return looks_right
         try:
-            return self.descriptor is None or self._blocks_match(self.descriptor)
+            return all(
+                digest_of(os.pread(descriptor, BLOCK_BYTES, number * BLOCK_BYTES)) == expected
+                for number, expected in enumerate(self.shard.content.block_digests)
+            )
         except OSError as error:
             if error.errno != errno.EIO:
                 raise
             return False
-
-    def _blocks_match(self, descriptor: int) -> bool:
-        for number, expected in enumerate(self.shard.content.block_digests):
-            block = os.pread(descriptor, BLOCK_BYTES, number * BLOCK_BYTES)
-            if digests.digest_of(block) != expected:
-                return False
-        return True

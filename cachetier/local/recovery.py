@@ -21,7 +21,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import apsw
 from cachetier_client.clock import Clock
 
 from cachetier.errors import CatalogDamagedError, DirectoryInUseError
@@ -205,7 +204,8 @@ def store_id_in(cache_dir: Path) -> str | None:
 
 
 def _reconciled(store: Store, lost_and_found: LostAndFound, clock: Clock) -> Recovered:
-    named = {file_id: (version, size) for file_id, version, size in store.read(_named_files)}
+    files = store.read(lambda sql: list(shards.files(sql)))
+    named = {file_id: (version, size) for file_id, version, size in files}
     rubbish = aside = 0
     for file_id, size_bytes in list(store.files.all()):
         expected = named.get(file_id)
@@ -222,10 +222,6 @@ def _reconciled(store: Store, lost_and_found: LostAndFound, clock: Clock) -> Rec
         _report_lost(store, version, file_id, clock)
     store.space.account(store.read(figures.local_bytes) + lost_and_found.size_bytes())
     return Recovered(store, rubbish, aside, len(named))
-
-
-def _named_files(sql: apsw.Connection) -> list[tuple[str, int, int]]:
-    return list(shards.files(sql))
 
 
 def _report_lost(store: Store, version: int, file_id: str, clock: Clock) -> None:

@@ -33,10 +33,6 @@ NONCE_BYTES = 8
 LookInBucket = Callable[[Mount, str], InBucket]
 
 
-def _in_turn(_run: str, _step: None) -> None:
-    """Hurry nothing."""
-
-
 class ObjectPuts:
     """The putting side of ``Objects``. Thread-safe.
 
@@ -49,7 +45,7 @@ class ObjectPuts:
         intake: ObjectIntake,
         ordering: Ordering,
         look: LookInBucket,
-        hurry: Callable[[str, None], None] = _in_turn,
+        hurry: Callable[[str, None], None] = lambda _run, _step: None,
     ) -> None:
         self._intake = intake
         self._store = intake.store

@@ -111,7 +111,9 @@ class Evictor:
         """Evict what nobody reads; then lend no more than is lacking, as readers give it back."""
         freed, read = 0, []
         space, open_files = self._store.space, self._store.open_files
-        for shard in self._least_recently_used():
+        found = self._store.read(shards.clean_local_shards)
+        self._used_at = {s.version: self._used_at.get(s.version, s.committed_at) for s in found}
+        for shard in sorted(found, key=lambda shard: self._used_at[shard.version]):
             if space.used_bytes <= target_bytes:
                 return freed
             if self.evict(shard, though_read=False):
@@ -123,8 +125,3 @@ class Evictor:
                 break
             self.evict(shard)
         return freed
-
-    def _least_recently_used(self) -> list[Shard]:
-        found = self._store.read(shards.clean_local_shards)
-        self._used_at = {s.version: self._used_at.get(s.version, s.committed_at) for s in found}
-        return sorted(found, key=lambda shard: self._used_at[shard.version])

@@ -145,7 +145,8 @@ class Garbage:
         if not older_than_seconds >= 0:
             raise InvalidRequestError("older_than_seconds must not be negative")
         turn = _Turn(self._clock.now() - older_than_seconds, dry_run)
-        found = [*self._incomplete(turn), *self._replaced(turn)]
+        incomplete = self._store.read(saves.incomplete_saves, turn.before)
+        found = [*self._asked(turn, incomplete, self._collect_incomplete), *self._replaced(turn)]
         already_found = {(each.run, each.step, each.save_id) for each in found}
         found += [
             *self._superfluous(turn, already_found),
@@ -163,10 +164,6 @@ class Garbage:
             pass
 
     # --- saves -----------------------------------------------------------------------------------
-
-    def _incomplete(self, turn: _Turn) -> Iterator[Rubbish]:
-        found = self._store.read(saves.incomplete_saves, turn.before)
-        return self._asked(turn, found, self._collect_incomplete)
 
     def _collect_incomplete(self, turn: _Turn, save: Save) -> Rubbish | None:
         """Collect an incomplete save, or leave it and say so."""
@@ -298,16 +295,15 @@ class Garbage:
             for prefix in layout.upload_prefixes(run, spread=spread) if ended else ():
                 for key, upload_id in objects.list_uploads(prefix):
                     save = self._store.read(uploads.save_of_upload, ended, key, prefix)
-                    if save is None or _touched_at(save) >= turn.before:
+                    if (
+                        save is None
+                        or max(save.started_at, save.published_at or 0.0) >= turn.before
+                    ):
                         continue
                     if not turn.dry_run:
                         objects.abort_upload(key, upload_id)
                     found = _of_save(GarbageKind.UPLOAD, save, f"its save is {save.state}")
                     yield replace(found, what=key, remote=remote.name)
-
-
-def _touched_at(save: Save) -> float:
-    return max(save.started_at, save.published_at or 0.0)
 
 
 def _left(save: Save, why: str, command: str | None) -> Left:

@@ -90,10 +90,6 @@ class PassedOverCopies:
         ]
 
 
-def ignore(_shard: Shard, _source: RemoteShard, _reason: Reason, _error: CachetierError) -> None:
-    """Tell nobody."""
-
-
 @dataclass(frozen=True, slots=True)
 class Replicas:
     """The replicas, the nearest first.
@@ -103,7 +99,7 @@ class Replicas:
     """
 
     remotes: Sequence[Remote] = ()
-    on_passed_over: PassedOver = ignore
+    on_passed_over: PassedOver = lambda _shard, _source, _reason, _error: None
 
 
 NO_REPLICAS = Replicas()

@@ -289,7 +289,8 @@ class Publisher:
             if everything or not self._own.part(save.run, location, part.rank)
         ]
         shards = [shard for part in older for shard in part.shards]
-        self._look(save, location, [each for each in shards if everything or _went_in_parts(each)])
+        in_parts = [each for each in shards if not each.pack and each.size_bytes > SINGLE_PUT_BYTES]
+        self._look(save, location, shards if everything else in_parts)
 
     def _look(self, save: Claimant, location: str, shards: Sequence[ShardEntry]) -> None:
         """Look at the object of each of ``shards``; a pack is asked for once.
@@ -364,10 +365,6 @@ class Publisher:
         return publication.published(
             save, location, manifest_of(seen), parts, at=self._clock.now(), nonce=self._nonce()
         )
-
-
-def _went_in_parts(shard: ShardEntry) -> bool:
-    return shard.pack is None and shard.size_bytes > SINGLE_PUT_BYTES
 
 
 def _ended(save: Claimant, claim_state: ClaimState, seen: Manifest | None) -> Ended:
