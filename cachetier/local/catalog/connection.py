@@ -430,7 +430,7 @@ def _ended_transaction(frame: _Frame, order: str, running: tuple[int, int]) -> b
 
 @cache
 def _after_zeros(size_bytes: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return what so many zeros make of the sums (1, 0) and (0, 1).
+    """Return the checksums of so many zeros that begin with the sums (1, 0) and (0, 1).
 
     Checksums are linear: that of data behind any sums follows from these, and its own.
     """
@@ -472,7 +472,7 @@ def is_log_lost(catalog: Path) -> bool:
 
 
 def check_log(catalog: Path, *, may_be_lost: bool = False) -> None:
-    """Check what may be checked of the log before SQLite opens it.
+    """Check the mark and the frames of the log before SQLite opens it.
 
     Raises:
         CatalogDamagedError: Opening the catalog would lose commits, or it has lost them already.
@@ -508,7 +508,7 @@ def begin_mark(sql: apsw.Connection, catalog: Path) -> None:
 
 
 def begin_mark_without_log(catalog: Path) -> None:
-    """Make the mark of a log that is lost for good, so that no service starts on what is left."""
+    """Make the mark of a log that is lost for good, so that no service starts without it."""
     write_synced(mark_path(catalog), _NO_LOG)
 
 

@@ -80,11 +80,13 @@ _COPY_IS_OPEN = CopyState.OPEN.sql("replications.state")
 
 def verified_names(sql: apsw.Connection, number: int, remote: str) -> list[str]:
     """Return the names of a save's shards here that ``remote`` holds as objects of their own."""
-    query = (
+    return rows.column(
+        sql,
         "SELECT name FROM shards JOIN verified_copies USING (version) WHERE save = ? "
-        "AND remote = ? AND pack IS NULL"
+        "AND remote = ? AND pack IS NULL",
+        number,
+        remote,
     )
-    return [str(name) for (name,) in sql.execute(query, (number, remote))]
 
 
 def remember(sql: apsw.Connection, version: int, remote: str, stored: Stored, now: float) -> None:
@@ -130,7 +132,7 @@ def replication_of(sql: apsw.Connection, number: int, remote: str) -> Replicatio
 
 
 def replications_of(sql: apsw.Connection, number: int) -> list[Replication]:
-    """Return what a save has reached at each replica of the settings."""
+    """Return the state and location of a save at each replica of the settings."""
     query = (
         "SELECT remote, state, location, published_at FROM replications "
         "JOIN replicas ON name = remote WHERE save = ? ORDER BY remote"
@@ -167,7 +169,7 @@ def save_at(sql: apsw.Connection, number: int, remote: str) -> Save | None:
 
 
 def _seen_there(save: Save, there: CopyState, location: str | None) -> Save:
-    """Return a save as a replica's drain sees it; what is durable replaces any other there."""
+    """Return a save as a replica's drain sees it; a durable one replaces any other there."""
     overwrite = save.overwrite or save.state in DURABLE_SAVES
     state = shown_state(save.state, there)
     return replace(save, state=state, location=location, overwrite=overwrite)
@@ -175,8 +177,11 @@ def _seen_there(save: Save, there: CopyState, location: str | None) -> Save:
 
 def parts_at(sql: apsw.Connection, number: int, remote: str) -> list[RankPart]:
     """Return the parts of a save; ``uploaded`` tells of the replica."""
-    query = "SELECT rank FROM replicated_parts WHERE save = ? AND remote = ?"
-    there = {row[0] for row in sql.execute(query, (number, remote))}
+    there = set(
+        rows.column(
+            sql, "SELECT rank FROM replicated_parts WHERE save = ? AND remote = ?", number, remote
+        )
+    )
     parts = saves.parts_of(sql, number)
     return [replace(part, uploaded=part.rank in there) for part in parts]
 
@@ -201,27 +206,19 @@ def shards_wanted_at(
 
 def is_out_of_reach(sql: apsw.Connection, number: int, remote: str) -> bool:
     """Return whether some shard of a save is neither at ``remote`` nor here."""
-    query = (
-        f"SELECT EXISTS (SELECT 1 FROM shards WHERE shards.save = ? AND {IS_EVICTED} "
-        f"AND {NOT_VERIFIED_AT})"
-    )
-    return bool(sql.execute(query, (number, remote)).get)
+    query = f"SELECT 1 FROM shards WHERE shards.save = ? AND {IS_EVICTED} AND {NOT_VERIFIED_AT}"
+    return rows.exists(sql, query, number, remote)
 
 
 def lag_of(sql: apsw.Connection, remote: str) -> Lag:
-    """Return what a replica is still owed; given up are steps that are of some use elsewhere."""
-    steps, shards, size_bytes = sql.execute(
-        "SELECT count(DISTINCT save), count(*), coalesce(sum(size_bytes), 0) FROM owed_shards "
-        "WHERE remote = ?",
-        (remote,),
-    ).get
-    given_up = sql.execute(
-        "SELECT count(*) FROM replications JOIN saves ON number = save WHERE remote = ? "
-        f"AND {LOST_COPIES.sql('replications.state')} "
-        f"AND {COPIED_SAVES.sql('saves.state')}",
-        (remote,),
-    ).get
-    return Lag(steps, shards, size_bytes, int(given_up))
+    """Return the lag of a replica; given up are steps that are of some use elsewhere."""
+    query = (
+        "SELECT count(DISTINCT save), count(*), coalesce(sum(size_bytes), 0), "
+        "(SELECT count(*) FROM replications JOIN saves ON number = save WHERE remote = ?1 "
+        f"AND {LOST_COPIES.sql('replications.state')} AND {COPIED_SAVES.sql('saves.state')}) "
+        "FROM owed_shards WHERE remote = ?1"
+    )
+    return Lag(*sql.execute(query, (remote,)).get)
 
 
 def waiting_since(sql: apsw.Connection, remote: str) -> float | None:
@@ -237,14 +234,13 @@ def waiting_since(sql: apsw.Connection, remote: str) -> float | None:
 
 
 def durable_lag(sql: apsw.Connection, remote: str) -> Lag:
-    """Return what the durable remote is still owed."""
-    steps, shards, size_bytes = sql.execute(
+    """Return the lag of the durable remote."""
+    query = (
         "SELECT count(DISTINCT shards.save), count(*), coalesce(sum(size_bytes), 0) FROM shards "
         "JOIN saves ON saves.number = shards.save "
-        f"WHERE {IS_DIRTY} AND {DRAINED_SAVES.sql('saves.state')} AND {NOT_VERIFIED_AT}",
-        (remote,),
-    ).get
-    return Lag(steps, shards, size_bytes, 0)
+        f"WHERE {IS_DIRTY} AND {DRAINED_SAVES.sql('saves.state')} AND {NOT_VERIFIED_AT}"
+    )
+    return Lag(*sql.execute(query, (remote,)).get)
 
 
 def donor_of(sql: apsw.Connection, shard: Shard, remote: str) -> tuple[Shard, Stored] | None:
@@ -257,33 +253,30 @@ def donor_of(sql: apsw.Connection, shard: Shard, remote: str) -> tuple[Shard, St
 def twin_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None:
     """Return a shard of the same save with the same bytes that ``remote`` has, if there is one."""
     content = shard.content
-    found = sql.execute(
+    return shards.first_shard(
+        sql,
         f"{_VERIFIED_THERE} WHERE shards.save = ? AND shards.version != ? AND size_bytes = ? "
         "AND digest = ? AND block_digests = ? LIMIT 1",
-        (
-            *(remote, shard.save, shard.version, content.size_bytes),
-            *(rows.packed(content.digest), digests.pack(content.block_digests)),
-        ),
-    ).fetchone()
-    return rows.shard_of(found) if found else None
+        *(remote, shard.save, shard.version, content.size_bytes),
+        *(rows.packed(content.digest), digests.pack(content.block_digests)),
+    )
 
 
 def has_content(sql: apsw.Connection, number: int, twins: Twins, remote: str) -> bool:
     """Return whether ``remote`` has a shard of a save with this size and digest."""
     size_bytes, digest = twins
     query = f"{_VERIFIED_THERE} WHERE shards.save = ? AND size_bytes = ? AND digest = ? LIMIT 1"
-    found = sql.execute(query, (remote, number, size_bytes, rows.packed(digest))).fetchone()
-    return found is not None
+    return rows.exists(sql, query, remote, number, size_bytes, rows.packed(digest))
 
 
 def previous_of(sql: apsw.Connection, shard: Shard, remote: str) -> Shard | None:
     """Return the shard of that name in the run's newest earlier save of which ``remote`` has it."""
-    found = sql.execute(
+    return shards.first_shard(
+        sql,
         f"{_VERIFIED_THERE} WHERE saves.run = ? AND saves.number < ? AND shards.name = ? "
         f"AND {COPIED_SAVES.sql('saves.state')} ORDER BY saves.number DESC LIMIT 1",
-        (remote, shard.run, shard.save, shard.name),
-    ).fetchone()
-    return rows.shard_of(found) if found else None
+        *(remote, shard.run, shard.save, shard.name),
+    )
 
 
 def evicted_in_pack(
@@ -367,7 +360,7 @@ def record_part(sql: apsw.Connection, number: int, rank: int, *, uploaded: bool)
 def record_lost(sql: apsw.Connection, version: int, remote: str) -> ShardState:
     """Record that ``remote`` lost a shard; it is dirty again if its bytes are here.
 
-    As what it was stored stays known: see ``lost_as``.
+    Its encoding at the remote stays known: see ``lost_as``.
     """
     shard = shards.require(sql, version)
     if shard.state not in (ShardState.CLEAN, ShardState.DIRTY):
@@ -494,7 +487,7 @@ def lost_packs(sql: apsw.Connection, number: int, remote: str) -> dict[int, str]
 
 
 def is_described(sql: apsw.Connection, shard: Shard) -> bool:
-    """Return whether a document at the durable remote says as what ``shard`` is stored there."""
+    """Return whether a document at the durable remote names the encoding of ``shard`` there."""
     query = (
         f"SELECT {DURABLE_SAVES.sql()} OR EXISTS (SELECT 1 FROM parts WHERE save = number "
         "AND rank = ? AND uploaded) FROM saves WHERE number = ?"
@@ -504,13 +497,15 @@ def is_described(sql: apsw.Connection, shard: Shard) -> bool:
 
 def _in_one_object(sql: apsw.Connection, version: int, remote: str) -> list[Shard]:
     """Return the shards that ``remote`` held in one object with ``version``, itself among them."""
-    query = (
+    versions = rows.column(
+        sql,
         "SELECT other.version FROM drains AS this JOIN drains AS other USING (pack, remote) "
         "JOIN shards AS here ON here.version = this.version "
         "JOIN shards AS there ON there.version = other.version AND there.save = here.save "
-        "WHERE this.version = ? AND remote = ?"
+        "WHERE this.version = ? AND remote = ?",
+        version,
+        remote,
     )
-    versions = [row[0] for row in sql.execute(query, (version, remote))]
     return [shards.require(sql, each) for each in versions or [version]]
 
 
@@ -552,7 +547,7 @@ def configure_replicas(sql: apsw.Connection, replicas: Mapping[str, bool]) -> No
     that waited for one that is gone, or is not required any more, are clean if nothing else is
     missing.
     """
-    known = {row[0] for row in sql.execute("SELECT name FROM replicas")}
+    known = set(rows.column(sql, "SELECT name FROM replicas"))
     sql.execute("DELETE FROM replicas")
     sql.executemany(
         "INSERT INTO replicas VALUES (?, ?)",
@@ -561,8 +556,7 @@ def configure_replicas(sql: apsw.Connection, replicas: Mapping[str, bool]) -> No
     for name in sorted(replicas.keys() - known):
         _begin_with(sql, name)
     _wait_for_required(sql)
-    query = f"SELECT DISTINCT save FROM shards WHERE {IS_DIRTY}"
-    for number in [row[0] for row in sql.execute(query)]:
+    for number in rows.column(sql, f"SELECT DISTINCT save FROM shards WHERE {IS_DIRTY}"):
         assert isinstance(number, int)
         _settle(sql, number)
 
@@ -626,7 +620,7 @@ def record_swept_at(sql: apsw.Connection, number: int, remote: str) -> None:
 
 
 def forget_save_at(sql: apsw.Connection, number: int, remote: str) -> None:
-    """Forget what a deleted save had at a replica, once its objects are gone there."""
+    """Forget the copy of a deleted save at a replica, once its objects are gone there."""
     sql.execute(
         f"DELETE FROM replications WHERE save = ? AND remote = ? AND {CopyState.DELETED.sql()}",
         (number, remote),
@@ -635,7 +629,7 @@ def forget_save_at(sql: apsw.Connection, number: int, remote: str) -> None:
 
 
 def _begin_with(sql: apsw.Connection, name: str) -> None:
-    """Let a replica that is new have what can still be sent there."""
+    """Begin copies at a new replica of all saves that can still be sent there."""
     sql.execute(
         "INSERT OR IGNORE INTO replications (save, remote) SELECT number, ? FROM saves "
         f"WHERE {OPEN_SAVES.sql()} OR ({DURABLE_SAVES.sql()} "
@@ -658,7 +652,7 @@ def _wait_for_required(sql: apsw.Connection) -> None:
 
 
 def _settle(sql: apsw.Connection, number: int) -> None:
-    """Make clean what waits for nothing any more."""
+    """Make the dirty shards of a save clean that wait for no remote any more."""
     for shard in shards.dirty_shards_of(sql, number):
         if shards.is_everywhere(sql, shard.version):
             move(sql, shard.version, ShardEvent.VERIFIED_REMOTELY)

@@ -193,7 +193,7 @@ class Owed:
 
 @dataclass(frozen=True, slots=True)
 class NodeTotals:
-    """What lies here and how far it is: what is not durable, by what becomes of it.
+    """The bytes on this node, and how far they are.
 
     ``dirty`` is to be drained, ``kept`` stays here by a policy, ``unwanted`` belongs to saves that
     were superseded or refused, and goes with them. ``evictable_bytes`` go when room is needed.
@@ -291,7 +291,7 @@ def is_draining(sql: apsw.Connection) -> bool:
 
 
 def dirty_by_save(sql: apsw.Connection) -> dict[int, Dirty]:
-    """Return what is dirty, by the number of the save; its index holds all it asks for."""
+    """Return the dirty shards by the number of their save; the index alone is read."""
     query = (
         "SELECT save, count(*), sum(size_bytes), min(version) FROM shards "
         f"WHERE {IS_DIRTY} GROUP BY save"
@@ -316,7 +316,7 @@ def open_saves(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[OpenSav
 
 
 def unflushed_saves(sql: apsw.Connection) -> list[Unflushed]:
-    """Return what is sealed here and will be durable, the newest step first."""
+    """Return the saves that are sealed here and will be durable, the newest step first."""
     query = (
         "SELECT number, run, step, save_id, world_size, group_concat(rank) "
         f"FROM saves JOIN parts ON parts.save = number AND {IS_SEALED} "
@@ -471,7 +471,7 @@ def node_totals(
     active_since: float,
     lent: Collection[int] = (),
 ) -> NodeTotals:
-    """Return what the catalog says.
+    """Return the totals of the node, read in one transaction.
 
     Args:
         sql: A connection that reads.
@@ -593,12 +593,12 @@ def _sum(parts: Iterable[Dirty]) -> Dirty:
 
 
 def _clean_bytes(sql: apsw.Connection) -> int:
-    """Return what lies here and is at every remote that is required, pinned or not."""
+    """Return the bytes here that every required remote has, pinned or not."""
     return int(sql.execute(f"SELECT coalesce(sum(size_bytes), 0) FROM shards WHERE {_CLEAN}").get)
 
 
 def _evictable_bytes(sql: apsw.Connection, saves: Sequence[OpenSave], lent: Collection[int]) -> int:
-    """Return what goes: what is clean and not pinned, and local-only steps; ``saves`` are open.
+    """Return the bytes that can go: clean unpinned shards, and local-only steps of ``saves``.
 
     What is lent stays until its readers are done.
     """
@@ -609,7 +609,7 @@ def _evictable_bytes(sql: apsw.Connection, saves: Sequence[OpenSave], lent: Coll
 
 
 def _lent_bytes(sql: apsw.Connection, lent: Collection[int], removable: Collection[int]) -> int:
-    """Return what of the evictable bytes is lent; ``removable`` saves are local-only."""
+    """Return how many of the evictable bytes are lent; ``removable`` saves are local-only."""
     query = (
         "SELECT coalesce(sum(shards.size_bytes), 0) FROM json_each(?) AS lent "
         "CROSS JOIN shards ON shards.version = lent.value "
@@ -637,7 +637,7 @@ def _removable(sql: apsw.Connection, saves: Sequence[OpenSave]) -> list[OpenSave
     kept = {save.number: save for save in saves if save.local_only}
     if not kept:
         return []
-    damaged = {row[0] for row in sql.execute(f"SELECT save FROM shards WHERE {IS_QUARANTINED}")}
+    damaged = set(rows.column(sql, f"SELECT save FROM shards WHERE {IS_QUARANTINED}"))
     whole = {save.number for save in saves if save.sealed_at is not None} - damaged
     return [
         kept[save.number]

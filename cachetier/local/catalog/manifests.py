@@ -34,7 +34,7 @@ Settled = tuple[int, SaveState]
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Saves that turned out to be published, or to have ended, and shards whose files go.
+    """Saves that turned out to be published, or to have ended, and the shards that were removed.
 
     ``published`` has only what this node took part in.
     """
@@ -73,7 +73,7 @@ def changes(sql: apsw.Connection, seen: Manifest) -> list[Save]:
 def learn(
     sql: apsw.Connection, policy: Policy, seen: Manifest, before: Sequence[Settled], now: float
 ) -> Learned | None:
-    """Write down what the manifest of a step says; None if that may be older than what is known.
+    """Record what the manifest of a step says; None if the catalog may know something newer.
 
     The bytes of saves that have ended go, but for those of a pinned step.
     """
@@ -102,9 +102,9 @@ def learn(
 
 
 def _given_up(sql: apsw.Connection, number: int, seen: Manifest) -> list[Shard]:
-    """Remove what ranks put here in a try that they gave up: they sealed other bytes past us.
+    """Remove shards of a try that their ranks gave up: they sealed other bytes past us.
 
-    Of a part that is sealed here the manifest has what was sealed.
+    The manifest has the shards of each part that is sealed here.
     """
     sealed = {part.rank for part in saves.parts_of(sql, number) if part.final}
     named = {(shard.name, shard.digest) for shard in seen.shards}
@@ -171,7 +171,7 @@ def adopt(
 
 
 def _adopted_save(sql: apsw.Connection, policy: Policy, save: Save, now: float) -> int | None:
-    """Return the number of a save seen at a remote; None if what is known here stands against."""
+    """Return the number of a save seen at a remote; None if this node must not learn it."""
     known = saves.save_named(sql, save.run, save.step, save.save_id)
     published = save.state in DURABLE_SAVES
     if known is None:

@@ -111,7 +111,7 @@ def forget_incidents(sql: apsw.Connection, before: float, keep: int, limit: int)
 
 
 def count_forgotten(sql: apsw.Connection, kind: str, number: int) -> None:
-    """Add to what was forgotten: figures that count everything there ever was go on from there."""
+    """Count rows that are forgotten, so that figures of everything there ever was include them."""
     if number:
         sql.execute(
             "INSERT INTO pruned VALUES (?, ?) "
@@ -125,7 +125,7 @@ def forgotten(sql: apsw.Connection, kind: str) -> int:
 
 
 def record_taken_back(sql: apsw.Connection, run: str, step: int, save_id: str) -> None:
-    """Write down that files of a save come back here, whose seals may be lost."""
+    """Record that fsck took files of a save back, whose seals may be lost."""
     sql.execute("INSERT OR IGNORE INTO taken_back VALUES (?, ?, ?)", (run, step, save_id))
 
 
@@ -177,7 +177,7 @@ def own_claim(sql: apsw.Connection, remote: str) -> OwnClaim:
 def intend_claim(
     sql: apsw.Connection, remote: str, epoch: str, nonce: str, before: str, now: float
 ) -> None:
-    """Write down what is about to be claimed over ``before``: a lost reply is then our own.
+    """Record a claim over ``before`` before it is made: a lost reply is then known as our own.
 
     Another epoch than before means that this directory went back in time, or was copied.
     """
@@ -191,6 +191,6 @@ def intend_claim(
 
 
 def noticed_since(sql: apsw.Connection, since: float) -> list[tuple[str, float]]:
-    """Return (remote, when) of what was noticed since then."""
+    """Return (remote, when) of each store id found to be used by others since then."""
     query = "SELECT remote, noticed_at FROM store_claims WHERE noticed_at >= ? ORDER BY remote"
     return [(remote, at) for remote, at in sql.execute(query, (since,))]

@@ -54,7 +54,7 @@ class PartRow:
 
     @property
     def known_checksums(self) -> dict[str, str]:
-        """What was declared, and what the digest says anyway."""
+        """The checksums that were declared, and that of the digest."""
         digest = digests.to_base64(self.shard.content.digest)
         return {**self.checksums, "CRC64NVME": digest}
 
@@ -80,7 +80,7 @@ class NewPart:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a completion says, and what the ETag of its object is made of."""
+    """The request to complete an upload, and the inputs of the ETag of its object."""
 
     key: str
     follows: int
@@ -156,11 +156,13 @@ def parts_of(sql: apsw.Connection, upload_id: str, number: int | None = None) ->
 
 def expired_uploads(sql: apsw.Connection, before: float, limit: int) -> list[str]:
     """Return the ids of up to ``limit`` uploads, open or complete, that had no part since."""
-    query = (
+    return rows.column(
+        sql,
         "SELECT id FROM object_uploads WHERE begun_at < ?1 AND NOT EXISTS "
-        "(SELECT 1 FROM object_upload_parts WHERE upload = id AND put_at >= ?1) LIMIT ?2"
+        "(SELECT 1 FROM object_upload_parts WHERE upload = id AND put_at >= ?1) LIMIT ?2",
+        before,
+        limit,
     )
-    return [str(row[0]) for row in sql.execute(query, (before, limit))]
 
 
 def create_upload(

@@ -151,7 +151,7 @@ class CommittedObject:
 
 @dataclass(frozen=True, slots=True)
 class DeletedKeys:
-    """The outcome of deletions: a version for each key, and what of ``conflicts`` went."""
+    """The outcome of deletions: a version for each key, and shards of ``conflicts`` that went."""
 
     versions: tuple[CommittedObject, ...]
     conflicts: tuple[Shard, ...] = ()
@@ -175,12 +175,11 @@ class OrderNote:
 def mount_save(sql: apsw.Connection, run: str) -> int | None:
     """Return the number of a mount's save; None where nothing was ever put."""
     query = f"SELECT number FROM saves WHERE run = ? AND {MOUNT_SAVES.sql()}"
-    row = sql.execute(query, (run,)).fetchone()
-    return int(row[0]) if row else None
+    return next(iter(rows.column(sql, query, run)), None)
 
 
 def mount_saves(sql: apsw.Connection) -> dict[str, int]:
-    """Return the save of each mount that ever had an object, by what the catalog calls it."""
+    """Return the save of each mount that ever had an object, by the name of its run."""
     query = f"SELECT run, number FROM saves WHERE {MOUNT_SAVES.sql()} ORDER BY run"
     return {str(run): int(number) for run, number in sql.execute(query)}
 
@@ -233,15 +232,17 @@ def objects_to_show(sql: apsw.Connection, save: int, limit: int = -1) -> list[Ob
 
 
 def unshown_versions(sql: apsw.Connection, save: int) -> list[int]:
-    """Return their versions alone: what ``may_show`` asks for."""
-    query = f"SELECT version FROM objects WHERE save = ? AND {IS_UNSHOWN} ORDER BY version"
-    return [int(row[0]) for row in sql.execute(query, (save,))]
+    """Return the versions of a mount that its bucket does not show yet, for ``may_show``."""
+    return rows.column(
+        sql, f"SELECT version FROM objects WHERE save = ? AND {IS_UNSHOWN} ORDER BY version", save
+    )
 
 
 def is_shown(sql: apsw.Connection, version: int) -> bool:
-    """Return whether a version is, or was, shown: what is not here any more was."""
-    query = f"SELECT 1 FROM objects WHERE version = ? AND {IS_UNSHOWN}"
-    return sql.execute(query, (version,)).fetchone() is None
+    """Return whether a version is, or was, shown: one that is gone from here was."""
+    return not rows.exists(
+        sql, f"SELECT 1 FROM objects WHERE version = ? AND {IS_UNSHOWN}", version
+    )
 
 
 def pieces_of(sql: apsw.Connection, version: int) -> list[Shard]:
@@ -256,11 +257,14 @@ def pieces_of(sql: apsw.Connection, version: int) -> list[Shard]:
 
 def older_shown(sql: apsw.Connection, save: int, key: str, version: int) -> list[int]:
     """Return the versions of a key before ``version`` that the bucket has shown."""
-    query = (
+    return rows.column(
+        sql,
         "SELECT version FROM objects WHERE save = ? AND key = ? AND version < ? "
-        f"AND {ObjectState.CLEAN.sql()}"
+        f"AND {ObjectState.CLEAN.sql()}",
+        save,
+        key,
+        version,
     )
-    return [int(row[0]) for row in sql.execute(query, (save, key, version))]
 
 
 def deleted_with(sql: apsw.Connection, request: int) -> dict[str, int]:
@@ -504,7 +508,7 @@ def record_superseded(sql: apsw.Connection, version: int, reason: str, now: floa
 
 
 def record_deletions_recorded(sql: apsw.Connection, request: int) -> None:
-    """Record that the bucket has a record of what a request deleted."""
+    """Record that the bucket has a record of the deletions of a request."""
     sql.execute("UPDATE objects SET request = NULL WHERE request = ?", (request,))
 
 
@@ -525,7 +529,7 @@ def forget_version(sql: apsw.Connection, version: int) -> list[Shard]:
 
 
 def _base(newest: ObjectVersion | None, condition: Condition) -> str | None:
-    """Return what a new version may replace in the bucket, as far as that is known."""
+    """Return the ETag that a new version may replace in the bucket; None if it is not known."""
     if newest is None:
         return condition.looked.remote_etag if condition.looked is not None else None
     return newest.remote_etag if newest.shown else None
@@ -641,11 +645,12 @@ def take_back(
 
 def is_held(sql: apsw.Connection, save: int) -> bool:
     """Return whether nothing of a mount may become visible: it owes a note, or a look for some."""
-    query = (
-        "SELECT EXISTS (SELECT 1 FROM order_notes WHERE save = ?1 AND NOT written) "
-        f"OR EXISTS (SELECT 1 FROM objects WHERE save = ?1 AND {IS_UNSHOWN} AND waits = ?2)"
+    return rows.exists(
+        sql,
+        "SELECT 1 FROM order_notes WHERE save = ?1 AND NOT written "
+        f"UNION ALL SELECT 1 FROM objects WHERE save = ?1 AND {IS_UNSHOWN} AND waits = ?2",
+        *(save, UNLISTED),
     )
-    return bool(sql.execute(query, (save, UNLISTED)).get)
 
 
 def notes_of(sql: apsw.Connection, run: str) -> list[OrderNote]:
@@ -681,8 +686,8 @@ def forget_epoch(sql: apsw.Connection, run: str, epoch: str) -> None:
 
 def is_drained(sql: apsw.Connection, run: str, epoch: str) -> bool:
     """Return whether the bucket shows all objects of an epoch, but those that a person holds up."""
-    query = f"SELECT NOT EXISTS (SELECT 1 FROM objects WHERE save = ? AND epoch = ? AND {TO_SHOW})"
-    return bool(sql.execute(query, (mount_save(sql, run), epoch)).get)
+    query = f"SELECT 1 FROM objects WHERE save = ? AND epoch = ? AND {TO_SHOW}"
+    return not rows.exists(sql, query, mount_save(sql, run), epoch)
 
 
 def waiting_markers(sql: apsw.Connection, run: str) -> list[ObjectVersion]:
@@ -692,7 +697,7 @@ def waiting_markers(sql: apsw.Connection, run: str) -> list[ObjectVersion]:
 
 
 def record_waits(sql: apsw.Connection, version: int, waits: str | None) -> None:
-    """Record what a marker waits for by now."""
+    """Record for which other nodes a marker waits by now."""
     sql.execute("UPDATE objects SET waits = ? WHERE version = ?", (waits, version))
 
 

@@ -18,7 +18,7 @@ from cachetier_client.bucket_format.stored import Content
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import BackpressureError, InvalidRequestError, NotFoundError, SealedError
-from cachetier.local.catalog import saves, shards
+from cachetier.local.catalog import rows, saves, shards
 from cachetier.local.catalog.rows import IS_SEALED, NewShard
 from cachetier.local.catalog.states import move, move_part
 from cachetier.model.checkpoint import Save, admitted_save, sealed_here
@@ -168,7 +168,7 @@ def seal(
 
 
 def abort_rank(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
-    """Take back what one rank put in an unsealed part; return the shards removed.
+    """Remove all shards of a rank's unsealed part, and return them.
 
     Raises:
         SealedError: The rank sealed already.
@@ -210,8 +210,12 @@ def reserve_version(sql: apsw.Connection) -> int:
 
 def is_final(sql: apsw.Connection, number: int, rank: int) -> bool:
     """Return whether nothing is added to a rank's part any more."""
-    query = f"SELECT 1 FROM parts WHERE save = ? AND rank = ? AND {IS_SEALED} AND NOT follows"
-    return sql.execute(query, (number, rank)).fetchone() is not None
+    return rows.exists(
+        sql,
+        f"SELECT 1 FROM parts WHERE save = ? AND rank = ? AND {IS_SEALED} AND NOT follows",
+        number,
+        rank,
+    )
 
 
 def release_followers(sql: apsw.Connection, number: int) -> int:
@@ -241,7 +245,7 @@ def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Sav
     save = admitted_save(found, ids)
     if save is not None:
         return save
-    kept = saves.sealed_of(sql, found)
+    kept, _ = saves.sealed_and_whole(sql, found)
     for older in found:
         if older.state in REPLACEABLE_SAVES and older.number not in kept:
             move(sql, older.number, SaveEvent.SUPERSEDE)
@@ -261,7 +265,7 @@ def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Sav
 
 
 def _repeats(existing: Shard, content: Content) -> bool:
-    """Return whether a put brings what is committed already, and sound."""
+    """Return whether a put brings the bytes that are committed already, and sound."""
     return existing.content == content and existing.state is not ShardState.QUARANTINED
 
 

@@ -217,7 +217,7 @@ def unpacked(digest: bytes) -> int:
 def row_digest(
     save_id: str, name: str, rank: int, content: Content, said: ShardFacts = NOTHING_SAID
 ) -> bytes:
-    """Return the digest of what a shard row promises; its state, place and hints may change."""
+    """Return the digest of a shard row's identity; its state, place and hints may change."""
     identity = f"{save_id}\0{name}\0{rank}\0{content.size_bytes}\0{content.digest}\0".encode()
     identity += digests.pack(content.block_digests)
     if said := said.without_hints():
@@ -253,7 +253,7 @@ def upload_part_of(row: Row) -> FinishedUploadPart:
 
 
 def stored_of(row: Row) -> Stored:
-    """Read what a remote holds of a shard.
+    """Read how a remote stores a shard.
 
     Raises:
         CatalogDamagedError: The row contradicts itself, or the shard's size.
@@ -367,7 +367,7 @@ def object_of(row: Row) -> ObjectVersion:
 
 
 def object_row_digest(*identity: str | int) -> bytes:
-    """Return the digest of what an object's row promises; how far it got may change.
+    """Return the digest of an object row's identity; how far it got may change.
 
     ``identity`` are run, key, deleted, size, digest, ETag, head, part sizes and follows, in order.
     """

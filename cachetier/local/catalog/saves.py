@@ -101,12 +101,8 @@ def saves_of(sql: apsw.Connection, run: str, step: int) -> list[Save]:
     return saves_where(sql, "run = ? AND step = ? ORDER BY number", run, step)
 
 
-def sealed_of(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:
-    """Return the numbers of the open ones of ``saves`` that are sealed here."""
-    return _sealed_and_whole(sql, saves)[0]
-
-
-def _sealed_and_whole(sql: apsw.Connection, saves: Sequence[Save]) -> tuple[set[int], set[int]]:
+def sealed_and_whole(sql: apsw.Connection, saves: Sequence[Save]) -> tuple[set[int], set[int]]:
+    """Return the numbers of the open ones of ``saves`` that are sealed here, and by all ranks."""
     sealed, whole = set[int](), set[int]()
     for save in saves:
         parts = parts_of(sql, save.number) if save.state in OPEN_SAVES else []
@@ -128,13 +124,13 @@ def shown_of(
     """Return which of a step's saves readers see; ``passed_over`` do not count as whole."""
     if len(saves) < 2 or not any(save.state in OPEN_SAVES for save in saves):
         return visible_save(saves)
-    sealed, whole = _sealed_and_whole(sql, saves)
+    sealed, whole = sealed_and_whole(sql, saves)
     return visible_save(saves, sealed, whole.difference(passed_over))
 
 
 def whole_of(sql: apsw.Connection, saves: Sequence[Save]) -> set[int]:
     """Return the numbers of the open ones of ``saves`` whose every rank has sealed here."""
-    return _sealed_and_whole(sql, saves)[1]
+    return sealed_and_whole(sql, saves)[1]
 
 
 def save_named(sql: apsw.Connection, run: str, step: int, save_id: str) -> Save | None:
@@ -155,11 +151,6 @@ def unfinished_saves(sql: apsw.Connection) -> list[Save]:
     return saves_where(sql, f"{DRAINED_SAVES.sql()} OR ({deleted}) ORDER BY number")
 
 
-def open_saves_of(sql: apsw.Connection, run: str) -> list[Save]:
-    """Return the saves of a run that the drain still has to bring to the remote."""
-    return saves_where(sql, f"run = ? AND {DRAINED_SAVES.sql()}", run)
-
-
 def saves_with_bytes(sql: apsw.Connection) -> list[Save]:
     """Return the saves that readers may see and that have bytes on this node, by arrival."""
     return saves_where(
@@ -172,21 +163,24 @@ def saves_with_bytes(sql: apsw.Connection) -> list[Save]:
 
 def never_durable_runs(sql: apsw.Connection, every: int, least: int) -> list[str]:
     """Return runs of which ``least`` steps and more were kept from S3, and none was let go."""
-    query = (
+    return rows.column(
+        sql,
         "SELECT run FROM saves GROUP BY run "
         "HAVING sum(local_only_at IS NOT NULL) >= ? AND sum(step % ? = 0 OR wanted) = 0 "
-        "ORDER BY run"
+        "ORDER BY run",
+        least,
+        every,
     )
-    return [row[0] for row in sql.execute(query, (least, every))]
 
 
 def backlog(sql: apsw.Connection) -> list[Backlog]:
-    """Return what is owed to each unfinished save, by arrival.
+    """Return the backlog of each unfinished save, by arrival.
 
     One that is published is among them while a required replica does not have it all.
     """
+    dirty = f"{DURABLE_SAVES.sql()} AND number IN (SELECT save FROM shards WHERE {IS_DIRTY})"
     found = []
-    for save in [*unfinished_saves(sql), *_published_dirty_saves(sql)]:
+    for save in [*unfinished_saves(sql), *saves_where(sql, f"{dirty} ORDER BY number")]:
         summary, parts = shards.summary_of(sql, save.number), parts_of(sql, save.number)
         found.append(
             Backlog(
@@ -200,11 +194,6 @@ def backlog(sql: apsw.Connection) -> list[Backlog]:
             )
         )
     return found
-
-
-def _published_dirty_saves(sql: apsw.Connection) -> list[Save]:
-    dirty = f"SELECT save FROM shards WHERE {IS_DIRTY}"
-    return saves_where(sql, f"{DURABLE_SAVES.sql()} AND number IN ({dirty}) ORDER BY number")
 
 
 def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
@@ -224,14 +213,14 @@ def superfluous_saves(sql: apsw.Connection, before: float) -> list[Save]:
 
 def runs(sql: apsw.Connection) -> list[str]:
     """Return every run there ever was a save of; mounts of the S3 door are none."""
-    found = sql.execute("SELECT DISTINCT run FROM saves ORDER BY run")
-    return [row[0] for row in found if not is_mount(row[0])]
+    found = rows.column(sql, "SELECT DISTINCT run FROM saves ORDER BY run")
+    return [run for run in found if not is_mount(run)]
 
 
 def runs_with_steps(sql: apsw.Connection) -> list[str]:
     """Return the runs with a save that is not deleted."""
-    query = f"SELECT DISTINCT run FROM saves WHERE {NOT_DELETED} ORDER BY run"
-    return [row[0] for row in sql.execute(query) if not is_mount(row[0])]
+    found = rows.column(sql, f"SELECT DISTINCT run FROM saves WHERE {NOT_DELETED} ORDER BY run")
+    return [run for run in found if not is_mount(run)]
 
 
 def branches_with_steps(sql: apsw.Connection, run: str) -> list[str]:
@@ -239,9 +228,7 @@ def branches_with_steps(sql: apsw.Connection, run: str) -> list[str]:
     query = (
         f"SELECT DISTINCT run FROM saves WHERE {NOT_DELETED} AND run >= ? AND run < ? ORDER BY run"
     )
-    first = f"{run}{GENERATION_MARK}"
-    after = f"{run}{chr(ord(GENERATION_MARK) + 1)}"
-    return [row[0] for row in sql.execute(query, (first, after))]
+    return rows.column(sql, query, *_branches_of(run))
 
 
 def parts_of(sql: apsw.Connection, number: int) -> list[RankPart]:
@@ -317,9 +304,10 @@ def replace_local_only(sql: apsw.Connection, number: int) -> None:
 
 
 def skip_older(sql: apsw.Connection, policy: Policy, number: int, now: float) -> None:
-    """Declare local-only what save ``number``, which is published, makes superfluous remotely."""
+    """Make saves local-only that the published save ``number`` makes superfluous remotely."""
     published = require_save(sql, number)
-    for save in policy.skipped_by(published, open_saves_of(sql, published.run)):
+    drained = saves_where(sql, f"run = ? AND {DRAINED_SAVES.sql()}", published.run)
+    for save in policy.skipped_by(published, drained):
         move(sql, save.number, SaveEvent.KEEP_LOCAL, also="local_only_at = ?", values=(now,))
 
 
@@ -465,13 +453,17 @@ def forgettable_saves(
 
     Those that ended, and began, ``before``. The ``keep`` newest stay, and the newest published one.
     """
-    query = (
+    return rows.column(
+        sql,
         f"SELECT number FROM saves WHERE run = ?2 AND {_FORGETTABLE} AND number <= (SELECT number "
         "FROM saves WHERE run = ?2 ORDER BY number DESC LIMIT 1 OFFSET ?3) AND number <> coalesce("
         f"(SELECT number FROM saves WHERE run = ?2 AND {DURABLE_SAVES.sql()} "
-        "ORDER BY started_at DESC LIMIT 1), 0) ORDER BY number LIMIT ?4"
+        "ORDER BY started_at DESC LIMIT 1), 0) ORDER BY number LIMIT ?4",
+        before,
+        run,
+        keep,
+        limit,
     )
-    return [row[0] for row in sql.execute(query, (before, run, keep, limit))]
 
 
 def forget_some(sql: apsw.Connection, number: int, before: float, shards: int) -> bool:
@@ -484,7 +476,7 @@ def forget_some(sql: apsw.Connection, number: int, before: float, shards: int) -
         "DELETE FROM shards WHERE version IN (SELECT version FROM shards WHERE save = ? LIMIT ?)",
         (number, shards),
     )
-    if sql.execute("SELECT 1 FROM shards WHERE save = ?", (number,)).fetchone():
+    if rows.exists(sql, "SELECT 1 FROM shards WHERE save = ?", number):
         return False
     notes.count_forgotten(sql, notes.LOCAL_ONLY_STEPS, row[0])
     sql.execute(
@@ -497,7 +489,7 @@ def forget_some(sql: apsw.Connection, number: int, before: float, shards: int) -
 
 
 def report_lost_log(sql: apsw.Connection, now: float) -> None:
-    """Record for every run known here what may have gone with a log; nothing says what it held."""
+    """Record an incident for every run known here: shards and seals may have gone with the log."""
     query = f"SELECT run, max(step) FROM saves WHERE {NOT_DELETED} GROUP BY run"
     for run, step in sql.execute(query).fetchall() or [("", 0)]:
         incident = IncidentRecord(
@@ -517,12 +509,16 @@ def is_known(sql: apsw.Connection, run: str, step: int | None) -> bool:
         "SELECT 1 FROM saves WHERE (run = ?1 OR run >= ?2 AND run < ?3) "
         "AND (?4 IS NULL OR step = ?4) LIMIT 1"
     )
-    first, after = f"{run}{GENERATION_MARK}", f"{run}{chr(ord(GENERATION_MARK) + 1)}"
-    return sql.execute(query, (run, first, after, step)).fetchone() is not None
+    return rows.exists(sql, query, run, *_branches_of(run), step)
+
+
+def _branches_of(run: str) -> tuple[str, str]:
+    """Return the first name that a branch of a run may have, and the first behind all of them."""
+    return f"{run}{GENERATION_MARK}", f"{run}{chr(ord(GENERATION_MARK) + 1)}"
 
 
 def pin(sql: apsw.Connection, run: str, step: int, now: float) -> Pin:
-    """Pin a step and return what is here of it; one that is pinned stays so, since it was.
+    """Pin a step and return the pin; a step that is pinned keeps the time of its first pin.
 
     Raises:
         NotFoundError: This node has no such step that readers could see.

@@ -94,11 +94,12 @@ def summary_of(sql: apsw.Connection, number: int) -> Summary:
 
 def whole_ranks(sql: apsw.Connection, number: int) -> list[int]:
     """Return the ranks of which this node knows shards, and has every one."""
-    query = (
+    return rows.column(
+        sql,
         "SELECT rank FROM shards WHERE save = ? GROUP BY rank "
-        f"HAVING sum({SOUND_SHARDS.sql_not()}) = 0 ORDER BY rank"
+        f"HAVING sum({SOUND_SHARDS.sql_not()}) = 0 ORDER BY rank",
+        number,
     )
-    return [rank for (rank,) in sql.execute(query, (number,))]
 
 
 def dirty_shards_of(
@@ -131,7 +132,7 @@ def shards_of_rank(
 def stored_shards_of_rank(
     sql: apsw.Connection, number: int, rank: int, remote: str, after: int, limit: int
 ) -> list[tuple[Shard, Stored | None]]:
-    """Return what ``shards_of_rank`` does, each shard with how ``remote`` stores it."""
+    """Return the shards of ``shards_of_rank``, each with how ``remote`` stores it."""
     shards = shards_of_rank(sql, number, rank, after, limit)
     return [(shard, stored_of(sql, shard.version, remote)) for shard in shards]
 
@@ -144,8 +145,17 @@ def quarantined_shards(sql: apsw.Connection) -> list[Shard]:
 
 def unsound_ranks(sql: apsw.Connection, number: int) -> frozenset[int]:
     """Return the ranks of a save that have a quarantined shard."""
-    query = f"SELECT DISTINCT rank FROM shards WHERE save = ? AND {IS_QUARANTINED}"
-    return frozenset(row[0] for row in sql.execute(query, (number,)))
+    return frozenset(
+        rows.column(
+            sql, f"SELECT DISTINCT rank FROM shards WHERE save = ? AND {IS_QUARANTINED}", number
+        )
+    )
+
+
+def first_shard(sql: apsw.Connection, query: str, *values: object) -> Shard | None:
+    """Return the first shard that ``query``, for the columns of shards, finds; None if none."""
+    row = sql.execute(query, values).fetchone()
+    return rows.shard_of(row) if row else None
 
 
 def shard_named(sql: apsw.Connection, number: int, name: str) -> Shard | None:
@@ -189,8 +199,7 @@ def stored_in(sql: apsw.Connection, view: str, version: int, remote: str) -> Sto
 
 
 def verified_remotes(sql: apsw.Connection, version: int) -> set[str]:
-    query = "SELECT remote FROM verified_copies WHERE version = ?"
-    return {row[0] for row in sql.execute(query, (version,))}
+    return set(rows.column(sql, "SELECT remote FROM verified_copies WHERE version = ?", version))
 
 
 def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) -> Shard:
@@ -290,7 +299,7 @@ def attach(sql: apsw.Connection, version: int, file_id: str) -> Shard:
 
 
 def _restored(sql: apsw.Connection, version: int) -> tuple[ShardEvent, ...]:
-    """Return what happens to a shard whose local bytes are sound again."""
+    """Return the events of a shard whose local bytes are sound again."""
     everywhere = is_everywhere(sql, version)
     return (ShardEvent.RESTORED, *([ShardEvent.VERIFIED_REMOTELY] if everywhere else []))
 
@@ -301,7 +310,7 @@ def _place(sql: apsw.Connection, version: int, file_id: str | None, *events: Sha
 
 
 def reindex(sql: apsw.Connection) -> None:
-    """Make every index anew from its table, and drop what was sent of shards not known here."""
+    """Rebuild every index from its table, and drop the copies of shards that have no row."""
     sql.execute("REINDEX").fetchall()
     sql.execute("DELETE FROM drains WHERE version NOT IN (SELECT version FROM shards)")
     sql.execute(
@@ -311,7 +320,7 @@ def reindex(sql: apsw.Connection) -> None:
 
 
 def rewrite(sql: apsw.Connection, version: int, save_id: str, right: NewShard) -> None:
-    """Write again what a shard's row says of the shard; where its bytes are stays."""
+    """Write a shard's identity into its row again; the place of its bytes stays."""
     said = ", ".join(f"{column} = ?" for column in rows.SAID_COLUMNS)
     values = *rows.row_of_new_shard(save_id, right), version
     sql.execute(f"UPDATE shards SET {said} WHERE version = ?", values)
@@ -320,7 +329,7 @@ def rewrite(sql: apsw.Connection, version: int, save_id: str, right: NewShard) -
 def quarantine(sql: apsw.Connection, version: int, incident: IncidentRecord, now: float) -> None:
     """Keep the damaged bytes of a clean shard, as no remote says that it has others.
 
-    As what the remotes held it stays known, so that it can be sent there again as that.
+    The remote encodings are kept, so that a later upload uses the same ones.
     """
     require(sql, version)
     move(sql, version, ShardEvent.LOST_REMOTELY, ShardEvent.LOCAL_DAMAGE)
@@ -340,13 +349,16 @@ def configured_replicas(sql: apsw.Connection) -> dict[str, bool]:
 
 def required_replicas(sql: apsw.Connection, version: int) -> set[str]:
     """Return the replicas that a shard must be at before it is clean."""
-    query = (
-        "SELECT replicas.name FROM replicas "
-        "JOIN replications ON replications.remote = replicas.name "
-        "JOIN shards ON shards.save = replications.save "
-        f"WHERE shards.version = ? AND required AND {AWAITED_COPIES.sql('replications.state')}"
+    return set(
+        rows.column(
+            sql,
+            "SELECT replicas.name FROM replicas "
+            "JOIN replications ON replications.remote = replicas.name "
+            "JOIN shards ON shards.save = replications.save "
+            f"WHERE shards.version = ? AND required AND {AWAITED_COPIES.sql('replications.state')}",
+            version,
+        )
     )
-    return {row[0] for row in sql.execute(query, (version,))}
 
 
 def is_everywhere(sql: apsw.Connection, version: int) -> bool:
@@ -356,5 +368,5 @@ def is_everywhere(sql: apsw.Connection, version: int) -> bool:
 
 def present_remotes(sql: apsw.Connection, version: int, durable: str) -> set[str]:
     """Return the remotes of the settings at which a shard is verified."""
-    replicas = {row[0] for row in sql.execute("SELECT name FROM replicas")}
+    replicas = set(rows.column(sql, "SELECT name FROM replicas"))
     return verified_remotes(sql, version) & {durable, *replicas}

@@ -55,7 +55,7 @@ def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadRecord
 
 
 def forget_leftovers(sql: apsw.Connection, number: int) -> None:
-    """Forget what a save may have left unfinished, once no remote is to be swept any more."""
+    """Forget the leftovers of a save, once no remote is to be swept for it any more."""
     for table in ("leftovers", "replaced_uploads"):
         sql.execute(
             f"DELETE FROM {table} WHERE save = ?1 AND NOT EXISTS (SELECT 1 FROM saves "
@@ -95,7 +95,7 @@ def save_of_upload(
 
 
 def replaced_by(sql: apsw.Connection, number: int, name: str, remote: str) -> Replaced:
-    """Return what the shard called ``name`` of a save replaced here, and left at ``remote``."""
+    """Return the uploads and versions that a shard replaced here, and left at ``remote``."""
     uploads = "SELECT upload_id FROM replaced_uploads WHERE save = ? AND name = ? AND remote = ?"
     left = sql.execute(
         "SELECT version, digest FROM leftovers WHERE save = ? AND name = ?", (number, name)

@@ -23,9 +23,9 @@ PAGE_ROWS = 500
 class CheckedRow:
     """A row of a shard: ``shard`` is None where the row is not what was written.
 
-    ``remotes`` are those that were verified to hold it; ``unreadable`` those of the settings among
-    them of which the catalog does not say any more as what. ``settled``: it is dirty, and no
-    remote that it waits for lacks it.
+    ``remotes`` have it verified; of those of the settings among them, ``unreadable`` have a row
+    whose encoding cannot be read. ``settled``: it is dirty, and no remote that it waits for lacks
+    it.
     """
 
     version: int
@@ -43,7 +43,7 @@ class CheckedRow:
 
 
 def complaints(sql: apsw.Connection) -> list[str]:
-    """Return what SQLite itself finds wrong with the catalog's pages, tables and references."""
+    """Return the errors that SQLite finds in the catalog's pages, tables and references."""
     found = rows.column(sql, f"PRAGMA integrity_check({COMPLAINTS})")
     lost = rows.column(sql, "PRAGMA foreign_key_check")
     return [
@@ -95,7 +95,7 @@ class DamagedRow:
 
 
 def damaged_row(sql: apsw.Connection, version: int) -> DamagedRow | None:
-    """Return what a row says that cannot be trusted, or None where it is gone."""
+    """Return the readable columns of a row that fails its digest, or None if it is gone."""
     query = (
         "SELECT name, rank, row_digest, (SELECT body FROM bodies WHERE version = shards.version), "
         f"{', '.join(FACT_NAMES)} FROM shards WHERE version = ?"

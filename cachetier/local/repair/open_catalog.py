@@ -160,7 +160,7 @@ def largest_save(cache_dir: Path) -> int | None:
 
 
 def begin_anew(cache_dir: Path, now: float) -> str:
-    """Put an empty catalog in the place of the one there is; return what that is called now.
+    """Replace the catalog by an empty one; return the new name of the old one.
 
     It has the id of the store whose data files these are. Files without a mark are set aside: they
     may be shards whose marks were lost, as in a copy, and no row tells any more. Until the files
