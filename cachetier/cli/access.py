@@ -190,7 +190,14 @@ def env(
     """
     with reach(url) as client:
         made = client.create_s3_key(principal, mount=mount, expires_seconds=expires)
-    environment = environment_of(made) | past_proxies(urlsplit(made["url"]).hostname or "")
+    environment = {  # which AWS's own clients read, and most others too
+        "AWS_ENDPOINT_URL_S3": made["url"],
+        "AWS_ACCESS_KEY_ID": made["id"],
+        "AWS_SECRET_ACCESS_KEY": made["secret"],
+        "AWS_REGION": made["region"],
+        "AWS_DEFAULT_REGION": made["region"],
+        **past_proxies(urlsplit(made["url"]).hostname or ""),
+    }
     shown = "id", "principal", "created_at", "expires_at", "mounts"
     document = {"environment": environment, **{name: made[name] for name in shown}}
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
@@ -236,14 +243,3 @@ def release(mount: str, key: str, url: str | None, as_json: bool) -> None:
     with reach(url) as client:
         released = client.settle_object(mount, key, "release")
         show(as_json, released, f"{key}: waits no more")
-
-
-def environment_of(made: dict[str, Any]) -> dict[str, str]:
-    """Return the variables that AWS's own clients read, and most others too."""
-    return {
-        "AWS_ENDPOINT_URL_S3": made["url"],
-        "AWS_ACCESS_KEY_ID": made["id"],
-        "AWS_SECRET_ACCESS_KEY": made["secret"],
-        "AWS_REGION": made["region"],
-        "AWS_DEFAULT_REGION": made["region"],
-    }

@@ -24,7 +24,6 @@ from cachetier.model.bandwidth import parsed_rate
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Sourced
-    from cachetier.errors import CachetierError
 
 
 @options.verb()
@@ -59,7 +58,7 @@ def check(flags: dict[str, Any], config: Path | None, as_json: bool) -> int:
     found = sourced(flags, config=config)
     warnings = _warnings(found) if found.settings is not None else []
     if as_json:
-        problems = [_problem(each) for each in found.problems]
+        problems = [{"message": each.message, "hint": each.hint} for each in found.problems]
         print_json({"file": _text(found.file), "problems": problems, "warnings": warnings})
     for problem in found.problems:
         complain(problem.message, problem.hint)
@@ -95,10 +94,6 @@ def _described(found: Sourced) -> dict[str, dict[str, Any]]:
     rate = found.settings.max_rate
     described["max_rate"]["bytes_per_second"] = parsed_rate(rate) if rate else None
     return described
-
-
-def _problem(problem: CachetierError) -> dict[str, str]:
-    return {"message": problem.message, "hint": problem.hint}
 
 
 def _summary(found: Sourced) -> str:

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from cachetier.cli.output import (
     past_proxies,
     print_json,
     reported,
+    show,
 )
 from cachetier.cli.types import COUNT, PATH
 from cachetier.local.files.permissions import keep_files_private
@@ -258,18 +260,18 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
         service = Service(settings)
         with room_on_disk(settings.cache_dir):
             service.start()
-        url = f"unix://{service.socket}"
-        token = str(Path(given["cache_dir"]) / OWNER_FILE)
-        where = {"url": url, "http": service.url, "token": token}
-        where |= {"s3": endpoint.url, "bucket": BUCKET}
-        where |= {"s3_door": service.s3_url, "mount": MOUNT}
-        if as_json:
-            print_json({"state": "ready", **where})
-            sys.stdout.flush()
-        else:
-            shown = {name: value or "off" for name, value in where.items()}
-            text = _WELCOME.format(**shown)
-            echo(*text.split("\n"))
+        where = {
+            "url": f"unix://{service.socket}",
+            "http": service.url,
+            "token": str(Path(given["cache_dir"]) / OWNER_FILE),
+            "s3": endpoint.url,
+            "bucket": BUCKET,
+            "s3_door": service.s3_url,
+            "mount": MOUNT,
+        }
+        welcome = _WELCOME.format(**{name: value or "off" for name, value in where.items()})
+        show(as_json, {"state": "ready", **where}, partial(echo, *welcome.split("\n")))
+        sys.stdout.flush()
         service.run()
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from cachetier_client.cadence import Cadence, Figure
 
     from cachetier.simulate.outcome import Outcome, RunOutcome, Spread, Timeline
-    from cachetier.simulate.scenario import Scenario
 
 _WHY = {
     "young-daly": "more saves would cost more than the failures they are for",
@@ -387,7 +386,9 @@ def simulate(scenario: Path, seed: int | None, plot: Path | None, as_json: bool)
     logging.getLogger("cachetier").addHandler(logging.NullHandler())  # it is about no node here
     read = read_scenario(scenario)
     if seed is not None:
-        read = _seeded(read, seed)
+        from msgspec.structs import replace as changed
+
+        read = changed(read, seed=seed)
     line, end = StepLine("simulated"), shown_span(read.duration)
     with line_shown(as_json, lambda: line.text):
         found = simulated(read, lambda now: line.step(f"{shown_span(now)} of {end}"))
@@ -395,12 +396,6 @@ def simulate(scenario: Path, seed: int | None, plot: Path | None, as_json: bool)
         _draw_outcome(figure, found)
         figure.savefig(plot)
     show(as_json, asdict(found), partial(_show_outcome, found))
-
-
-def _seeded(scenario: Scenario, seed: int) -> Scenario:
-    from msgspec.structs import replace as changed
-
-    return changed(scenario, seed=seed)
 
 
 def _show_outcome(found: Outcome) -> None:

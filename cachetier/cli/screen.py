@@ -87,11 +87,10 @@ def superseded_lines(mounts: Sequence[dict[str, Any]], now: float) -> list[str]:
 
 
 def _title(status: dict[str, Any]) -> Text:
-    state = str(status["state"])
     line = Text.assemble(
         (f"cachetier {status['version']}", "bold"),
         "  ",
-        _state(state),
+        _state(str(status["state"])),
         f"  up {shown_span(status['uptime_seconds'])}  pid {status['pid']}",
     )
     if status["reason"]:
@@ -143,37 +142,31 @@ def _used(status: dict[str, Any]) -> Text:
 
 def _bytes(status: dict[str, Any]) -> Text:
     """Say what lies here, by what becomes of it."""
-    text = Text()
+    parts: list[str | tuple[str, str]] = [("nothing dirty   ", "green")]
     if status["dirty_shards"]:
         age = shown_span(status["oldest_dirty_seconds"])
         shards = counted(status["dirty_shards"], "shard")
-        text.append("dirty ", "yellow")
-        text.append(f"{shown_size(status['dirty_bytes'])} in {shards}, oldest {age}, ")
-        text.append(f"{_done_in(status['eta_seconds'])}\n")
-    else:
-        text.append("nothing dirty   ", "green")
-    text.append("clean ", "green")
-    text.append(shown_size(status["clean_bytes"]))
+        eta = status["eta_seconds"]
+        done = "eta not known yet" if eta is None else f"done in {shown_span(eta)}"
+        dirty = f"{shown_size(status['dirty_bytes'])} in {shards}, oldest {age}, {done}\n"
+        parts = [("dirty ", "yellow"), dirty]
+    parts += [("clean ", "green"), shown_size(status["clean_bytes"])]
     if status["evictable_bytes"] != status["clean_bytes"]:
-        text.append(f", {shown_size(status['evictable_bytes'])} can go for room")
+        parts += [f", {shown_size(status['evictable_bytes'])} can go for room"]
     if most := status.get("lent_most"):
-        text.append(f"\nlent {shown_size(status['lent_bytes'])} to readers", "yellow")
-        text.append(f", most to {most['holder']}: {shown_size(most['size_bytes'])}")
+        parts += [(f"\nlent {shown_size(status['lent_bytes'])} to readers", "yellow")]
+        parts += [f", most to {most['holder']}: {shown_size(most['size_bytes'])}"]
     if status["quarantined_shards"]:
-        text.append(f"   {status['quarantined_shards']} quarantined", BAD)
+        parts += [(f"   {status['quarantined_shards']} quarantined", BAD)]
     for what, count, noun, style in (
         ("pinned", status["pinned"], "step", ""),
         ("local only, by policy:", status["local_only"], "step", "yellow"),
         ("unwanted", status["unwanted"], "shard", "yellow"),
     ):
         if number := count[f"{noun}s"]:
-            text.append(f"\n{what} ", style)
-            text.append(f"{shown_size(count['size_bytes'])} in {counted(number, noun)}")
-    return text
-
-
-def _done_in(seconds: float | None) -> str:
-    return "eta not known yet" if seconds is None else f"done in {shown_span(seconds)}"
+            parts += [(f"\n{what} ", style)]
+            parts += [f"{shown_size(count['size_bytes'])} in {counted(number, noun)}"]
+    return Text.assemble(*parts)
 
 
 def _remote(remote: dict[str, Any]) -> Text:
@@ -195,20 +188,18 @@ def _remote(remote: dict[str, Any]) -> Text:
 
 def _lag(remote: dict[str, Any]) -> str:
     """Say what a replica is still owed, and what it will never get."""
-    words = ["has everything"]
-    if remote["pending_shards"]:
-        pending = counted(remote["pending_shards"], "shard")
-        words = [f"{shown_size(remote['pending_bytes'])} in {pending} to go"]
-    if remote["required"]:
-        words.append("required")
-    if remote["given_up_steps"]:
-        words.append(f"{counted(remote['given_up_steps'], 'step')} given up")
-    return ", ".join(words)
+    pending, given_up = remote["pending_shards"], remote["given_up_steps"]
+    to_go = f"{shown_size(remote['pending_bytes'])} in {counted(pending, 'shard')} to go"
+    words = (
+        to_go if pending else "has everything",
+        "required" if remote["required"] else "",
+        f"{counted(given_up, 'step')} given up" if given_up else "",
+    )
+    return ", ".join(filter(None, words))
 
 
 def _drain(drain: dict[str, Any]) -> str:
-    pid = f"pid {drain['pid']}" if drain.get("pid") else "not running"
-    words = [pid]
+    words = [f"pid {drain['pid']}" if drain.get("pid") else "not running"]
     if "in_flight" in drain:
         words.append(f"{drain['in_flight']} in flight")
     if "drained_bytes" in drain:
@@ -226,9 +217,7 @@ def _drain(drain: dict[str, Any]) -> str:
         busy = courtesy["busy_ranks"]  # none: the kernel says that somebody waits
         ranks = f" ({counted(busy, 'busy rank')})" if busy else ""
         words.append(f"holds back for training{ranks}")
-    for count, noun in ((drain.get("failures"), "failure"), (drain.get("restarts"), "restart")):
-        if count:
-            words.append(counted(count, noun))
+    words += [counted(n, noun) for noun in ("failure", "restart") if (n := drain.get(f"{noun}s"))]
     return ", ".join(words)
 
 
@@ -367,14 +356,13 @@ def _risk(status: dict[str, Any], width: int) -> Text:
     """Say in a line whether the training of this node is safe."""
     objective = status["exposure_objective_seconds"]
     seconds, name = worst(status)
-    line = Text.assemble(("exposed  ", "dim"))
-    if not seconds:
-        if all(run["durable_step"] is not None for run in status["exposure"]):
-            line.append("nothing", "green")
-        else:
-            line.append("no durable step to count from")
+    if seconds:
+        at_risk = f"{shown_span(seconds)} of {cut(name, RUN_CELLS)}", _danger(seconds, objective)
+    elif all(run["durable_step"] is not None for run in status["exposure"]):
+        at_risk = "nothing", "green"
     else:
-        line.append(f"{shown_span(seconds)} of {cut(name, RUN_CELLS)}", _danger(seconds, objective))
+        at_risk = "no durable step to count from", ""
+    line = Text.assemble(("exposed  ", "dim"), at_risk)
     line.append(f" (objective {shown_span(objective)})", "dim")
     if status["dirty_bytes"]:
         line.append(f"   durable in {_eta(status['eta_seconds'])}")
@@ -397,9 +385,8 @@ def _cache(status: dict[str, Any], width: int) -> Text:
 
 def _flow(status: dict[str, Any], rates: Rates, width: int) -> Text:
     drain = status["drain"]
-    line = Text.assemble(("flow     ", "dim"))
-    line.append(f"put {_speed(rates.put)}   drained {_speed(rates.drained)}")
-    line.append(f"   restored {_speed(rates.restored)}")
+    flows = f"put {_speed(rates.put)}   drained {_speed(rates.drained)}"
+    line = Text.assemble(("flow     ", "dim"), flows, f"   restored {_speed(rates.restored)}")
     courtesy = drain.get("courtesy") or {}
     if courtesy.get("restraint", "none") != "none" and courtesy["busy_ranks"]:
         line.append(f"   gives way to {courtesy['busy_ranks']} ranks", "yellow")
