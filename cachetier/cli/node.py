@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -208,7 +207,7 @@ def dev(
     """
     keep_files_private()
     flags = {"capacity": capacity, "http": http, "s3": s3, "log_level": log_level}
-    with _scratch(cache_dir) as directory:
+    with nullcontext(cache_dir) if cache_dir else _scratch() as directory:
         _run({**_chosen(flags), "cache_dir": directory}, s3_port, as_json)
 
 
@@ -275,17 +274,8 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
         service.run()
 
 
-@contextmanager
-def _scratch(cache_dir: Path | None) -> Iterator[Path]:
-    """Lend a directory: the caller's own, or one that goes away afterwards."""
-    if cache_dir is not None:
-        yield cache_dir
-        return
-    directory = Path(tempfile.mkdtemp(prefix="cachetier-", dir=_home()))
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory("", "cachetier-", _home(), ignore_cleanup_errors=True)
 
 
 def _home() -> str | None:

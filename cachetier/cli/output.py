@@ -11,8 +11,8 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -280,29 +280,16 @@ def progress(as_json: bool) -> Progress | None:
 
 
 class HowFar(NamedTuple):
-    """How far work is: ``what`` it is at, and how many bytes are ``done``, of how many if known."""
+    """How far work is: what it is at, and how many bytes are done, of how many if that is known."""
 
-    what: str
-    done: int
+    description: str
+    completed: int
     total: int | None
 
 
-@contextmanager
-def bytes_shown(as_json: bool, how_far: Callable[[], HowFar]) -> Iterator[None]:
+def bytes_shown(as_json: bool, how_far: Callable[[], HowFar]) -> AbstractContextManager[None]:
     """Show a bar while work goes on, as far as it is."""
-    bar = progress(as_json)
-    if bar is None:
-        yield
-        return
-
-    def look() -> None:
-        at = how_far()
-        bar.update(task, description=at.what, completed=at.done, total=at.total)
-
-    with bar:
-        task = bar.add_task("", total=None)
-        with _looking(look):
-            yield
+    return _watched(progress(as_json), lambda: how_far()._asdict())
 
 
 class StepLine:
@@ -316,19 +303,14 @@ class StepLine:
         self.text = f"{self._verb} {what}"
 
 
-@contextmanager
-def line_shown(as_json: bool, line: Callable[[], str]) -> Iterator[None]:
+def line_shown(as_json: bool, line: Callable[[], str]) -> AbstractContextManager[None]:
     """Show a line, and for how long it has been, while work goes on that has no end to measure."""
     if not is_seen(as_json):
-        yield
-        return
+        return nullcontext()
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    with _shown(*columns) as bar:
-        task = bar.add_task("", total=None)
-        with _looking(lambda: bar.update(task, description=line())):
-            yield
+    return _watched(_shown(*columns), lambda: {"description": line()})
 
 
 def written_bytes(dest: str) -> int:
@@ -351,19 +333,24 @@ def _shown(*columns: ProgressColumn) -> Progress:
 
 
 @contextmanager
-def _looking(look: Callable[[], object]) -> Iterator[None]:
-    """Call ``look`` now and then, on a thread of its own."""
+def _watched(bar: Progress | None, look: Callable[[], Mapping[str, Any]]) -> Iterator[None]:
+    """Move a bar to what ``look`` returns now and then, on a thread of its own."""
+    if bar is None:
+        yield
+        return
     over = threading.Event()
 
     def go_on() -> None:
         while not over.wait(LOOK_SECONDS):
-            look()
+            bar.update(task, **look())
 
-    look()
-    thread = threading.Thread(target=go_on, name="bar", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+    with bar:
+        task = bar.add_task("", total=None)
+        bar.update(task, **look())
+        thread = threading.Thread(target=go_on, name="bar", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import click
 from cachetier_client import InvalidRequestError
 from cachetier_client.units import shown_size
 
@@ -98,7 +99,10 @@ def _put(
     bar = progress(as_json)
     if file != "-" and bar is None:
         return client.put_shard(Path(file), **ids, **given)
-    with _opened(file) as source, client.open_shard(**ids, mode="wb", **given) as writer:
+    with (
+        click.open_file(file, "rb") as source,
+        client.open_shard(**ids, mode="wb", **given) as writer,
+    ):
         about = os.fstat(source.fileno()) if file != "-" else None
         total = about.st_size if about and stat.S_ISREG(about.st_mode) else None
         for piece in _pieces(source, bar, f"put {ids['name']}", total):
@@ -192,15 +196,6 @@ def _span(part: tuple[int | None, int | None] | None, size_bytes: int) -> tuple[
             f"--range {named} names no byte of a shard of {size_bytes} bytes", hint=RANGE_HINT
         )
     return start, end
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[BinaryIO]:
-    if file == "-":
-        yield sys.stdin.buffer
-    else:
-        with open(file, "rb") as source:
-            yield source
 
 
 @contextmanager

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 SECONDS = 1.0  # a service that does not answer by then offers nothing: somebody waits for the shell
-LEVELS = ("local", "replicated", "durable")
 
 Offers = list[tuple[str, str]]
 Given = Mapping[str, Any]
@@ -38,10 +37,6 @@ def named(parameter: click.Parameter) -> str:
 
 
 # --- what a shell offers --------------------------------------------------------------------------
-
-
-def _nothing(_given: Given) -> Offers:
-    return []
 
 
 def _each(kind: str, *words: str) -> Callable[[Given], Offers]:
@@ -145,7 +140,7 @@ class Word(click.ParamType[Any]):
     least: float | None = None
     most: float | None = None
     sign: str = ":"
-    offers: Callable[[Given], Offers] = _nothing
+    offers: Callable[[Given], Offers] = lambda _given: []
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not isinstance(value, str):  # a default
@@ -244,7 +239,7 @@ RATE = Word("RATE", _rate)
 RUN = Word("RUN", offers=_runs)
 STEP = replace(COUNT, name="STEP", offers=_steps)
 NAME = Word("NAME", offers=_names)
-LEVEL = one_of("LEVEL", *LEVELS)
+LEVEL = one_of("LEVEL", "local", "replicated", "durable")
 RANKS = Word(
     "RANKS",
     lambda word: list(parsed_numbers(word, "ranks")),
