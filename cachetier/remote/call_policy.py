@@ -27,8 +27,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
@@ -254,48 +253,26 @@ def hedge_after_seconds(usual: Sequence[float]) -> float | None:
     return max(HEDGE_AFTER_SECONDS, HEDGE_AFTER_TIMES * statistics.median(usual))
 
 
-class _Race:
-    """A part that its caller sends, and a second send beside it once the first counts as slow."""
+class _SecondSend(threading.Thread):
+    """The second send of a part, begun only if the first counts as slow at ``slow_at``."""
 
-    def __init__(self, send: Callable[[], Any], slow_at: float) -> None:
+    def __init__(self, send: Callable[[], Any], cut: Cut, slow_at: float) -> None:
+        super().__init__(name="remote-hedge")
         self.slow_at = slow_at
         self.first_ended = threading.Event()
-        self.second: Future[Any] | None = None
-        self._first_thread = threading.get_ident()
-        self._second_thread: threading.Thread | None = None
+        self.answers: list[Any] = []  # none if it fails
         self._send = send
-        self._context = copy_context()
+        self._cut = cut
+        self._callers_context = copy_context()
+        self._first = threading.get_ident()
 
-    def begin_second(self, cut: Cut) -> None:
-        """Send a second time, on a thread of its own.
-
-        Raises:
-            RuntimeError: No thread is left.
-        """
-        answer = Future[Any]()
-        thread = threading.Thread(target=self._second_send, args=(answer, cut), name="remote-hedge")
-        thread.start()
-        self._second_thread, self.second = thread, answer
-
-    def _second_send(self, answer: Future[Any], cut: Cut) -> None:
-        try:
-            sent = self._context.run(self._send)
-        except BaseException as error:
-            answer.set_exception(error)
-            return
-        while not self.first_ended.is_set():
-            cut(self._first_thread)
+    def run(self) -> None:
+        """Send, and break the first send off after a success, until it has ended."""
+        with suppress(Exception):
+            self.answers.append(self._callers_context.run(self._send))
+        while self.answers and not self.first_ended.is_set():
+            self._cut(self._first)
             self.first_ended.wait(AGAIN_SECONDS)  # it may not have reached its connection yet
-        answer.set_result(sent)
-
-    def end_second(self, cut: Cut) -> None:
-        """Break the second send off if there is one, and return once it has ended."""
-        second, thread = self.second, self._second_thread
-        if second is None or thread is None:
-            return
-        while not second.done():
-            cut(thread.ident or 0)
-            thread.join(AGAIN_SECONDS)
 
 
 class Hedge:
@@ -323,70 +300,70 @@ class Hedge:
         self._has_room = has_room
         self._usual: deque[float] = deque(maxlen=USUAL_OF)
         self._changed = threading.Condition()
-        self._races: set[_Race] = set()
+        self._waiting: set[_SecondSend] = set()
         self._wakes_at: float | None = None  # when the watching thread looks next, if there is one
 
     def run(self, send: Callable[[], Answer]) -> Answer:
-        """Return the answer of ``send``, which is called twice if the first call is slow."""
+        """Return the answer of ``send``, which is called twice if the first call is slow.
+
+        Raises:
+            Exception: What the first call raised, if both fail.
+        """
         began_at = time.monotonic()
         slow_after_seconds = hedge_after_seconds(tuple(self._usual))
         if slow_after_seconds is None:
             answer = send()
         else:
-            answer = self._raced(send, _Race(send, began_at + slow_after_seconds))
+            answer = self._raced(send, began_at + slow_after_seconds)
         self._usual.append(time.monotonic() - began_at)
         return answer
 
-    def _raced(self, send: Callable[[], Answer], race: _Race) -> Answer:
-        self._begin(race)
+    def _raced(self, send: Callable[[], Answer], slow_at: float) -> Answer:
+        second = _SecondSend(send, self._cut, slow_at)
+        self._begin(second)
         try:
             answer = send()
         except BaseException:
-            self._end(race)
-            second = race.second
-            if second is None or (second.done() and second.exception() is not None):
+            self._end(second)
+            if not second.answers:
                 raise
-        else:
-            self._end(race)
-            race.end_second(self._cut)
-            return answer
-        result: Answer = second.result()
-        return result
+            return second.answers[0]  # type: ignore[no-any-return]
+        self._end(second, self._cut)
+        return answer
 
-    def _begin(self, race: _Race) -> None:
-        """Watch a part that is sent now."""
+    def _begin(self, second: _SecondSend) -> None:
+        """Watch a part whose first send begins now."""
         with self._changed:
             if self._wakes_at is None:
                 threading.Thread(target=self._watch, name="remote-slow", daemon=True).start()
-                self._wakes_at = race.slow_at
-            elif race.slow_at < self._wakes_at:
+                self._wakes_at = second.slow_at
+            elif second.slow_at < self._wakes_at:
                 self._changed.notify()
-            self._races.add(race)
+            self._waiting.add(second)
 
-    def _end(self, race: _Race) -> None:
-        """Note that the first send has ended: from here on no second one is begun."""
+    def _end(self, second: _SecondSend, cut: Cut = lambda _thread: None) -> None:
+        """Return once no second send is under way, and none can begin."""
         with self._changed:
-            self._races.discard(race)
-            race.first_ended.set()
+            self._waiting.discard(second)
+            second.first_ended.set()
+        while second.is_alive():
+            cut(second.ident or 0)
+            second.join(AGAIN_SECONDS)
 
     def _watch(self) -> None:
         """Begin the second sends of slow parts, until no part is under way."""
         with self._changed:
-            while self._races:
-                self._wakes_at = min(race.slow_at for race in self._races)
+            while self._waiting:
+                self._wakes_at = min(second.slow_at for second in self._waiting)
                 self._changed.wait(max(0.0, self._wakes_at - time.monotonic()))
-                for race in [each for each in self._races if each.slow_at <= time.monotonic()]:
-                    self._races.discard(race)
-                    self._send_again(race)
+                now = time.monotonic()
+                for second in [each for each in self._waiting if each.slow_at <= now]:
+                    self._waiting.discard(second)
+                    with suppress(RuntimeError):  # no thread is left: the first goes on alone
+                        if self._has_room():
+                            second.start()
+                            self.hedged += 1
             self._wakes_at = None
-
-    def _send_again(self, race: _Race) -> None:
-        if self._has_room():
-            try:
-                race.begin_second(self._cut)
-            except RuntimeError:  # no thread is left: the first send goes on alone
-                return
-            self.hedged += 1
 
 
 # --- the policy -----------------------------------------------------------------------------------
