@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
-from cachetier_client.clock import Clock, SystemClock
+from cachetier_client.clock import SystemClock
 
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
 from cachetier.drain.loop import DrainLoop, Signals
@@ -115,10 +115,12 @@ def _drain(
     """Open the store, step behind everybody else (last in line it took a minute), and drain."""
     remote, size, clock = orders.remote, orders.size, SystemClock()
     stalls, store_clock = StallWatch(), StoreClock()
-    traffic = _traffic(orders, clock, stalls, found)
+    bandwidth = parsed_bandwidth(max_rate=orders.max_rate, windows=orders.windows)
+    concurrency = size.uploads + size.parts
+    traffic = Traffic(concurrency, clock, bandwidth, size.parts, stalls.moved_bytes, found)
     pacer = Pacer(traffic.pace, clock, stopping=signals.stopping)
     hedge = Hedge(stalls.cut, traffic.has_room)
-    client = client_of(remote, store_clock, max_connections=size.uploads + size.parts + 1)
+    client = client_of(remote, store_clock, max_connections=concurrency + 1)
 
     timeouts = Timeouts(stalls=stalls)
 
@@ -146,13 +148,6 @@ def _drain(
     )
     _give_way(channel, signals, drain, courtesy)
     drain.run()
-
-
-def _traffic(orders: DrainOrders, clock: Clock, stalls: StallWatch, found: Found) -> Traffic:
-    size = orders.size
-    bandwidth = parsed_bandwidth(max_rate=orders.max_rate, windows=orders.windows)
-    concurrency = size.uploads + size.parts
-    return Traffic(concurrency, clock, bandwidth, size.parts, stalls.moved_bytes, found)
 
 
 def _give_way(channel: AskingEnd, signals: Signals, drain: DrainLoop, courtesy: Courtesy) -> None:

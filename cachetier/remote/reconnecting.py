@@ -65,7 +65,7 @@ class Renewed(Generic[Client]):
         if made is not None:
             return made
         with self._lock:
-            made = self._make_first()
+            made = self._made if self._made is not None else self._make_next()
             if made is None:
                 assert self._missing is not None
                 why = self._missing
@@ -84,9 +84,6 @@ class Renewed(Generic[Client]):
             rests = self._answers and self._clock() < self._renewed_at + IN_USE_PAUSE_SECONDS
             if used is self._made and not rests and self._make_next() is not None:
                 self._answers, self._renewed_at = False, self._clock()
-
-    def _make_first(self) -> Client | None:
-        return self._made if self._made is not None else self._make_next()
 
     def _make_next(self) -> Client | None:
         """Make the next client and return it; None if that fails, or did a moment ago."""

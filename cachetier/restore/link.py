@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from cachetier.remote.base import Into, ObjectStore
 from cachetier.remote.fair_slots import AT_ONCE, FairSlots
-from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
+from cachetier.remote.wrapped import WrappedObjectStore
 
 PIECE_BYTES = 1 << 20  # less costs more requests than it saves time
 AHEAD = 8  # of an object that is read in order
@@ -102,11 +102,6 @@ class InPieces(WrappedObjectStore):
     def __init__(self, store: ObjectStore, link: Link) -> None:
         super().__init__(store)
         self._link = link
-
-    def _around(
-        self, _operation: Operation, _size_bytes: int, call: Callable[[], Answer], /
-    ) -> Answer:
-        return call()
 
     def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
         if not isinstance(into, memoryview):

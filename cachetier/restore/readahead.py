@@ -26,7 +26,7 @@ from cachetier.local.store import Store
 from cachetier.model.packs import PackedExtent, is_packable, read_along
 from cachetier.model.shard import Shard
 from cachetier.remote.base import Into, ObjectStore, deliver, room_of
-from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
+from cachetier.remote.wrapped import WrappedObjectStore
 from cachetier.restore.link import InPieces, Link
 from cachetier.restore.remote_shard import RemoteShard
 from cachetier.restore.replica_choice import Sources, is_missing
@@ -143,11 +143,6 @@ class _Held(WrappedObjectStore):
         super().__init__(store)
         self._start = start
         self._data = memoryview(data)
-
-    def _around(
-        self, _operation: Operation, _size_bytes: int, call: Callable[[], Answer], /
-    ) -> Answer:
-        return call()
 
     def read_into(self, _key: str, start: int, into: Into, etag: str | None = None) -> None:  # noqa: ARG002
         at = start - self._start

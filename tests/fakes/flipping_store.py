@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 from cachetier_client.bucket_format.uploads import ObjectInfo
 
@@ -18,7 +17,7 @@ from cachetier.remote.base import (
     deliver,
     room_of,
 )
-from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
+from cachetier.remote.wrapped import WrappedObjectStore
 from tests.fakes.memory_store import bytes_of
 
 
@@ -67,9 +66,6 @@ class FlippingObjectStore(WrappedObjectStore):
         view = memoryview(bytearray(room_of(into)))
         self._store.read_into(key, start, view, etag)
         deliver([self._moved(view)], into)
-
-    def _around(self, _operation: Operation, _size: int, call: Callable[[], Answer], /) -> Answer:
-        return call()
 
     def _moved(self, body: Body) -> bytes | memoryview:
         moved = bytes_of(body)

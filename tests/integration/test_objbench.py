@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from itertools import count
 from typing import TypeVar
 
@@ -16,7 +15,7 @@ from cachetier.doctor.objbench import PART_BYTES, ObjectBench, RemoteBenchOption
 from cachetier.errors import RemoteDigestError, RemoteRefusedError
 from cachetier.remote.base import Into
 from cachetier.remote.factory import open_store
-from cachetier.remote.wrapped import Operation, WrappedObjectStore
+from cachetier.remote.wrapped import WrappedObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, When
@@ -76,11 +75,6 @@ def test_throttling_is_counted_and_suggests_a_rate(server: S3Endpoint, bucket: s
 
 class Flipping(WrappedObjectStore):
     """A store that gives ranges back with a bit flipped."""
-
-    def _around(
-        self, _operation: Operation, _size_bytes: int, call: Callable[[], Answer]
-    ) -> Answer:
-        return call()
 
     def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
         super().read_into(key, start, into, etag)
