@@ -41,6 +41,8 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def wrong_in(words: list[str]) -> str:
     """Say what the command line would not take of these words."""
+    if words[0] == "help":  # of any verb, which is given as `<verb>`
+        return ""
     groups = {group.split()[0] for group in GROUPS}
     name = " ".join(words[:2] if words[0] in groups else words[:1])
     if name not in VERBS:
