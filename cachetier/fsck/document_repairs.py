@@ -56,13 +56,7 @@ class DocumentRepairs:
             raise LeftError(f"save {other.save_id} has the step there now: it is {other.state}")
         location = self._location(remote, save)
         self._write_missing_parts(remote, save, location)
-        write, number = self._store.write, finding.number
-        reopened = (
-            write(copies.reopen, number)
-            if remote.name == DURABLE
-            else write(copies.reopen_at, number, remote.name)
-        )
-        if not reopened:
+        if not self._store.write(copies.reopen, finding.number, remote.name):
             raise LeftError(_NOT_HERE)
         there = remote.bucket.part_ranks(save.run, location)
         missing = publication.missing_ranks(save.world_size, there)

@@ -37,14 +37,12 @@ from cachetier.drain.upload.target import (
 )
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import (
-    AbortedError,
     BackpressureError,
     CachetierError,
     DigestMismatchError,
     InvalidRequestError,
     RemoteError,
     RemoteRefusedError,
-    SaveSupersededError,
     SizeMismatchError,
     StepPublishedError,
 )
@@ -52,8 +50,8 @@ from cachetier.ingest.ingest import RemoteStage
 from cachetier.local.catalog import copies, notes, parts, saves, shards, uploads
 from cachetier.local.catalog.rows import NewShard
 from cachetier.local.store import Store
-from cachetier.model.checkpoint import Save, claimant_of
-from cachetier.model.lifecycle import SaveState, ShardState
+from cachetier.model.checkpoint import END_ERRORS, Save, claimant_of
+from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.base import UploadedPart
 from cachetier.remote.bucket import Bucket
@@ -337,10 +335,5 @@ def _as_backpressure() -> Iterator[None]:
 
 
 def _ended(ended: Ended, ids: SaveIds) -> CachetierError:
-    kinds: dict[SaveState, type[CachetierError]] = {
-        SaveState.SUPERSEDED: SaveSupersededError,
-        SaveState.REFUSED: StepPublishedError,
-    }
-    kind = kinds.get(ended.state, AbortedError)
     message = ended.message or f"save {ids.save_id} of step {ids.step} is {ended.state}"
-    return kind(message, **ids.context)
+    return END_ERRORS[ended.state](message, **ids.context)

@@ -9,7 +9,7 @@ Source: docs/architecture.md, "State in the bucket".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.documents import Manifest, ManifestState
@@ -18,6 +18,7 @@ from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import (
     AbortedError,
+    CachetierError,
     InvalidRequestError,
     SaveSupersededError,
     StepPublishedError,
@@ -30,6 +31,13 @@ from cachetier.model.lifecycle import (
     PartState,
     SaveState,
 )
+
+# What its clients hear of a save that ended so.
+END_ERRORS: Mapping[SaveState, type[CachetierError]] = {
+    SaveState.SUPERSEDED: SaveSupersededError,
+    SaveState.REFUSED: StepPublishedError,
+    SaveState.DELETED: AbortedError,
+}
 
 
 @dataclass(frozen=True, slots=True)

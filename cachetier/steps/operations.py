@@ -343,7 +343,7 @@ class Checkpoints:
         while True:  # another step is the newest if that one was deleted elsewhere
             views = (self._view(save) for save in reversed(self._shown_saves(run)))
             found = next((view for view in views if level in view.levels), None)
-            if found is None or found.state != SaveState.PUBLISHED:
+            if found is None or found.state not in DURABLE_SAVES:
                 return found
             if self._knowledge.is_fresh(run, found.step):
                 return found

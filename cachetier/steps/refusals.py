@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from cachetier.errors import (
-    AbortedError,
-    NotFoundError,
-    SaveSupersededError,
-    StepPublishedError,
-)
-from cachetier.model.checkpoint import Save
+from cachetier.errors import NotFoundError
+from cachetier.model.checkpoint import END_ERRORS, Save
 from cachetier.model.lifecycle import SaveState
 
 
@@ -20,9 +15,4 @@ def ended(save: Save) -> Exception:
     message = f"save {save.save_id} of step {save.step} is {save.state}"
     if save.state is SaveState.DELETED and save.local_only_at is not None and not save.wanted:
         message += "; a policy had kept it on this node only"
-    kinds = {
-        SaveState.SUPERSEDED: SaveSupersededError,
-        SaveState.REFUSED: StepPublishedError,
-        SaveState.DELETED: AbortedError,
-    }
-    return kinds[save.state](message, run=save.run, step=save.step)
+    return END_ERRORS[save.state](message, run=save.run, step=save.step)

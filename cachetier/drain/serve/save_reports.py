@@ -11,11 +11,10 @@ from cachetier.drain import messages
 from cachetier.drain.messages import PartPage, SaveRequest, replied
 from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve.context import DrainContext
-from cachetier.errors import SaveSupersededError, StepPublishedError
 from cachetier.local.catalog import saves, shards, uploads
 from cachetier.local.catalog.rows import IncidentRecord
-from cachetier.model.checkpoint import Save, sealed_here
-from cachetier.model.lifecycle import SaveState
+from cachetier.model.checkpoint import END_ERRORS, Save, sealed_here
+from cachetier.model.lifecycle import REPLACED_SAVES, SaveState
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 
@@ -177,11 +176,7 @@ class SaveReports:
 
 def _incident_of_end(save: Save, state: SaveState, message: str) -> IncidentRecord | None:
     """Return what clients must hear of; ``message`` is empty where nothing went wrong."""
-    kinds = {
-        SaveState.SUPERSEDED: SaveSupersededError,
-        SaveState.REFUSED: StepPublishedError,
-    }
-    if state not in kinds or not message:
+    if state not in REPLACED_SAVES or not message:
         return None
-    kind = kinds[state]
+    kind = END_ERRORS[state]
     return IncidentRecord(kind.code, message, kind.hint, save.run, save.step)

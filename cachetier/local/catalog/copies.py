@@ -45,6 +45,7 @@ from cachetier.model.lifecycle import (
     after,
     shown_state,
 )
+from cachetier.model.names import DURABLE
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
@@ -101,20 +102,15 @@ def remember(sql: apsw.Connection, version: int, remote: str, stored: Stored, no
         move(sql, version, ShardEvent.VERIFIED_REMOTELY)
 
 
-def reopen(sql: apsw.Connection, number: int) -> bool:
-    """Let the drain publish a save once more; return False if this node has no part of it."""
+def reopen(sql: apsw.Connection, number: int, remote: str) -> bool:
+    """Let the drain of ``remote`` publish a save once more; return False if no part is here."""
     if not saves.parts_of(sql, number):
         return False
-    move_all(sql, "number = ?", SaveEvent.REOPEN, values=(number,))
-    return True
-
-
-def reopen_at(sql: apsw.Connection, number: int, remote: str) -> bool:
-    """Let the drain of a replica publish a save there once more, likewise."""
-    if not saves.parts_of(sql, number):
-        return False
-    which = "save = ? AND remote = ?"
-    move_all(sql, which, CopyEvent.REOPEN, also="due = 1", values=(number, remote))
+    if remote == DURABLE:
+        move_all(sql, "number = ?", SaveEvent.REOPEN, values=(number,))
+    else:
+        which = "save = ? AND remote = ?"
+        move_all(sql, which, CopyEvent.REOPEN, also="due = 1", values=(number, remote))
     return True
 
 
