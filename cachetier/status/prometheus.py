@@ -74,7 +74,7 @@ def points_of_catalog(now: NodeSnapshot) -> Mapping[str, Points]:
         "pinned_steps": totals.pins.steps,
         "waiting_markers": len(now.markers),
         "pinned_bytes": totals.pins.size_bytes,
-        "quarantined_shards": totals.damage.shards,
+        "quarantined_shards": totals.damage.now,
         "quarantined": totals.damage.ever,
     }
     remotes = now.remotes

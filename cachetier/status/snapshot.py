@@ -18,7 +18,6 @@ from cachetier.local.catalog.copies import Lag
 from cachetier.local.catalog.figures import (
     MountTotals,
     NodeTotals,
-    Owed,
     SupersededObject,
     node_totals,
 )
@@ -129,11 +128,11 @@ def _of_mount(mount: MountTotals, now: float) -> MountExposure:
     return MountExposure(mount.name, *counted, mount.superseded)
 
 
-def _progress(drain: DrainSnapshot, owed: Owed, started_at: float, now: float) -> RemoteProgress:
+def _progress(drain: DrainSnapshot, owed: Lag, started_at: float, now: float) -> RemoteProgress:
     return RemoteProgress(
         name=drain.remote.name,
-        pending=owed.lag,
-        eta_seconds=_eta_seconds(owed.lag, drain.rate_bytes_per_second),
+        pending=owed,
+        eta_seconds=_eta_seconds(owed, drain.rate_bytes_per_second),
         last_progress_seconds=_standstill_seconds(drain, owed, started_at, now),
     )
 
@@ -144,8 +143,8 @@ def _eta_seconds(lag: Lag, rate: float | None) -> float | None:
     return lag.size_bytes / rate if rate else None
 
 
-def _standstill_seconds(drain: DrainSnapshot, owed: Owed, started_at: float, now: float) -> float:
+def _standstill_seconds(drain: DrainSnapshot, owed: Lag, started_at: float, now: float) -> float:
     """Return for how long nothing got to a remote that could have; a window's pause is none."""
-    if not owed.lag.shards or owed.since is None or drain.remote.is_paused:
+    if not owed.shards or owed.since is None or drain.remote.is_paused:
         return 0.0
     return max(0.0, now - max(owed.since, drain.remote.progressed_at or 0.0, started_at))

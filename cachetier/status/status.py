@@ -77,7 +77,7 @@ def _figures(node: NodeSnapshot) -> dict[str, Any]:
         "waiting_bytes": service.waiting_puts_bytes,
         "dirty_shards": totals.dirty.shards,
         "oldest_dirty_seconds": node.oldest_dirty_seconds,
-        "quarantined_shards": totals.damage.shards,
+        "quarantined_shards": totals.damage.now,
         "unwanted": {"shards": totals.unwanted.shards, "size_bytes": totals.unwanted.size_bytes},
         "pinned": asdict(totals.pins),
         "exposure": [asdict(run) for run in node.runs],
@@ -101,7 +101,7 @@ def _local_only(machine: Machine, node: NodeSnapshot) -> dict[str, Any]:
     kept, policy = node.totals.kept, node.totals.policy
     return {
         **asdict(machine.policy),
-        "steps": policy.steps,
+        "steps": policy.now,
         "shards": kept.shards,
         "size_bytes": kept.size_bytes,
         "declared_steps": policy.ever,

@@ -113,7 +113,7 @@ def test_a_published_step_supersedes_and_who_waits_hears_of_it_at_once(
             node.wait_durable(old)
 
     assert node.save(old).state is SaveState.LOCAL_ONLY
-    assert node.store.read(figures.kept_by_policy).steps == 1
+    assert node.store.read(figures.kept_by_policy).now == 1
     assert set(objects.came) == {"run/2"}
 
 

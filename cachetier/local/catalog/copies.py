@@ -63,12 +63,16 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a remote is still owed; ``given_up`` counts the steps that it will never get whole."""
+    """What a remote has still to get; ``given_up`` counts the steps that it will never get whole.
+
+    ``since``: when the first of it was sealed here; None where nothing waits.
+    """
 
     steps: int = 0
     shards: int = 0
     size_bytes: int = 0
     given_up: int = 0
+    since: float | None = None
 
 
 _VERIFIED_THERE = (

@@ -143,18 +143,10 @@ class MountTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
-    """Shards that are quarantined now, and how many ever were."""
+class Count:
+    """How many there are now, and how many there ever were."""
 
-    shards: int = 0
-    ever: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Steps that a policy keeps here now, and how many it ever did."""
-
-    steps: int = 0
+    now: int = 0
     ever: int = 0
 
 
@@ -184,19 +176,12 @@ _RECORDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
-    """What a remote is owed; ``since``: when the first of it was sealed, None if nothing is."""
-
-    lag: Lag
-    since: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class NodeTotals:
     """The bytes on this node, and how far they are.
 
     ``dirty`` is to be drained, ``kept`` stays here by a policy, ``unwanted`` belongs to saves that
     were superseded or refused, and goes with them. ``evictable_bytes`` go when room is needed.
+    ``damage`` counts quarantined shards, ``policy`` the steps that one keeps here.
     """
 
     dirty: Dirty = field(default_factory=Dirty)
@@ -206,14 +191,14 @@ class NodeTotals:
     oldest_dirty_at: float | None = None
     clean_bytes: int = 0
     evictable_bytes: int = 0
-    damage: Damage = field(default_factory=Damage)
-    policy: Kept = field(default_factory=Kept)
+    damage: Count = field(default_factory=Count)
+    policy: Count = field(default_factory=Count)
     pins: PinTotals = field(default_factory=PinTotals)
     saves: tuple[OpenSave, ...] = ()
     runs: tuple[Run, ...] = ()
     durable: Mapping[str, DurableStep] = field(default_factory=dict)
     dirty_bytes_by_run: Mapping[str, int] = field(default_factory=dict)
-    owed: Mapping[str, Owed] = field(default_factory=dict)
+    owed: Mapping[str, Lag] = field(default_factory=dict)
     mounts: tuple[MountTotals, ...] = ()
 
 
@@ -448,21 +433,23 @@ def replaced_elsewhere(sql: apsw.Connection, codes: Sequence[str], since: float)
     ]
 
 
-def damage(sql: apsw.Connection) -> Damage:
+def damage(sql: apsw.Connection) -> Count:
+    """Return how many shards are quarantined."""
     shards = sql.execute(f"SELECT count(*) FROM shards WHERE {IS_QUARANTINED}").get
     ever = sql.execute(
         "SELECT count(*) FROM incidents WHERE code = 'integrity' AND name IS NOT NULL"
     ).get
-    return Damage(shards, ever + notes.forgotten(sql, notes.DAMAGED_SHARDS))
+    return Count(shards, ever + notes.forgotten(sql, notes.DAMAGED_SHARDS))
 
 
-def kept_by_policy(sql: apsw.Connection) -> Kept:
+def kept_by_policy(sql: apsw.Connection) -> Count:
+    """Return how many steps a policy keeps here."""
     query = (
         f"SELECT coalesce(sum({KEPT_SAVES.sql()}), 0), count(*) FROM saves "
         "WHERE local_only_at IS NOT NULL"
     )
     steps, ever = sql.execute(query).get
-    return Kept(steps, ever + notes.forgotten(sql, notes.LOCAL_ONLY_STEPS))
+    return Count(steps, ever + notes.forgotten(sql, notes.LOCAL_ONLY_STEPS))
 
 
 def node_totals(
@@ -544,10 +531,10 @@ def _owed(
     remote: str,
     saves: Iterable[OpenSave],
     mounts: Sequence[MountTotals],
-) -> Owed:
+) -> Lag:
     if remote != DURABLE:
         lag = copies.lag_of(sql, remote)
-        return Owed(lag, copies.waiting_since(sql, remote) if lag.shards else None)
+        return replace(lag, since=copies.waiting_since(sql, remote)) if lag.shards else lag
     waiting = [save for save in saves if save.dirty.shards and not save.local_only]
     begun = [save.sealed_at for save in waiting] + [mount.oldest_at for mount in mounts]
     since = min((at for at in begun if at is not None), default=None)
@@ -556,10 +543,13 @@ def _owed(
         lag = copies.durable_lag(sql, remote)
     else:
         dirty = _sum(save.dirty for save in waiting)
-        lag = Lag(len(waiting), dirty.shards, dirty.size_bytes, 0)
-    found, size_bytes = of_mounts.shards, of_mounts.size_bytes
-    lag = replace(lag, shards=lag.shards + found, size_bytes=lag.size_bytes + size_bytes)
-    return Owed(lag, since)
+        lag = Lag(len(waiting), dirty.shards, dirty.size_bytes)
+    return replace(
+        lag,
+        shards=lag.shards + of_mounts.shards,
+        size_bytes=lag.size_bytes + of_mounts.size_bytes,
+        since=since,
+    )
 
 
 def held_by_run(sql: apsw.Connection) -> dict[str, tuple[int, int]]:

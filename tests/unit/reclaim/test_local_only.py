@@ -55,7 +55,7 @@ def looked(node: Node) -> NodeTotals:
 def kept(node: Node) -> tuple[int, int, int, int]:
     """Return the steps, shards and bytes that a policy keeps here, and how many steps it did."""
     found = looked(node)
-    return found.policy.steps, found.kept.shards, found.kept.size_bytes, found.policy.ever
+    return found.policy.now, found.kept.shards, found.kept.size_bytes, found.policy.ever
 
 
 def test_a_step_that_is_not_divisible_is_whole_here_and_never_sent(

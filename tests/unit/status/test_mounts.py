@@ -72,7 +72,7 @@ def test_the_durable_remote_is_owed_what_waits_in_mounts_too(world: MountedNode)
 
     owed = world.store.look(node_totals, [DURABLE], 0.0).owed[DURABLE]
 
-    assert (owed.lag.shards, owed.lag.size_bytes) == (1, 5)
+    assert (owed.shards, owed.size_bytes) == (1, 5)
     assert owed.since == world.clock.now()
 
 

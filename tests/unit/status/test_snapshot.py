@@ -167,7 +167,7 @@ def test_local_only_bytes_are_not_dirty(node: Node, clock: FakeClock) -> None:
     found = look(node, clock)
 
     assert (found.totals.kept.size_bytes, found.totals.kept.shards) == (STEP_BYTES, 2)
-    assert (found.totals.policy.steps, found.totals.policy.ever) == (1, 1)
+    assert (found.totals.policy.now, found.totals.policy.ever) == (1, 1)
     assert (found.totals.dirty.size_bytes, found.remotes[0].pending.size_bytes) == (0, 0)
     assert found.runs[0].exposure_seconds == 0.0  # nothing is known of what came before it
 
