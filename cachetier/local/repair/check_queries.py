@@ -105,7 +105,7 @@ def damaged_row(sql: apsw.Connection, version: int) -> DamagedRow | None:
         return None
     name, rank, row_digest, body, *said = row
     inside = None if body is None else bytes(body)  # an empty one is inside, too
-    known = rows.facts_of(said).without_hints()
+    known = rows.facts_of(*said).without_hints()
     return DamagedRow(str(name), int(rank), known, bytes(row_digest), inside)
 
 
