@@ -73,7 +73,7 @@ def test_the_eta_is_what_is_owed_at_the_measured_rate(node: Node, clock: FakeClo
 
     (known,) = look(node, clock, drain_to("durable", STEP_BYTES / 4)).remotes
     (unknown,) = look(node, clock, drain_to("durable", None)).remotes
-    assert known.pending == Lag(steps=1, shards=2, size_bytes=STEP_BYTES)
+    assert known.pending == Lag(steps=1, shards=2, size_bytes=STEP_BYTES, since=clock.now())
     assert known.eta_seconds == 4.0
     assert unknown.eta_seconds is None
 
