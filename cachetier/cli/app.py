@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 class Group(click.Group):
     """All verbs, or those of a group (``config``), from the table in ``verbs``."""
 
-    def __init__(self, name: str, help: str, prefix: str = "", **extra: Any) -> None:  # noqa: A002
+    def __init__(self, name: str, help: str, prefix: str = "", **extra: Any) -> None:
         super().__init__(name, help=help, **extra)
         self._prefix = prefix
 
-    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return ["VERB [OPTIONS]"]
 
     # --- which verbs there are -------------------------------------------------------------------
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  click's signature
+    def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for rows in self._sections().values() for name in rows]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = f"{self._prefix}{cmd_name}"
         return built(name) if name in VERBS or name in GROUPS else None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, rows in self._sections().items():
             with formatter.section(title):
                 formatter.write_dl(list(rows.items()), col_max=12)

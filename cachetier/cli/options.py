@@ -138,16 +138,16 @@ def run_and_step(verb: Callable[..., Any]) -> Callable[..., Any]:
     return run_argument(step_argument(verb))
 
 
-def duration(spelt: str, help: str, *, default: str | None = None, least: float = 0.0) -> Decorator:  # noqa: A002
+def duration(spelt: str, help: str, *, default: str | None = None, least: float = 0.0) -> Decorator:
     """Return an option in seconds."""
     return option(spelt, type=replace(DURATION, least=least), default=default, help=help)
 
 
-def timeout(default: str, help: str = "For each call.") -> Decorator:  # noqa: A002  click's name
+def timeout(default: str, help: str = "For each call.") -> Decorator:
     return duration("--timeout", help, default=default)
 
 
-def level(default: str | None, help: str = "local, replicated or durable.") -> Decorator:  # noqa: A002
+def level(default: str | None, help: str = "local, replicated or durable.") -> Decorator:
     return option("--level", type=LEVEL, default=default, help=help)
 
 
@@ -178,7 +178,7 @@ def settings(*names: str) -> Decorator:
     return decorated
 
 
-def setting(name: str, help: str) -> Decorator:  # noqa: A002  click's name
+def setting(name: str, help: str) -> Decorator:
     """Return the option of a setting whose value is a word."""
     return option(f"--{name.replace('_', '-')}", name, type=type_of_setting(name), help=help)
 

@@ -163,12 +163,12 @@ def _interval(text: str) -> float:
     return seconds
 
 
-def _rate(spelt: str, example: str, default: str, help: str) -> options.Decorator:  # noqa: A002
+def _rate(spelt: str, example: str, default: str, help: str) -> options.Decorator:
     hint = f"Write it as {example}."
     return options.option(spelt, type=replace(RATE, hint=hint), default=default, help=help)
 
 
-def _number(spelt: str, name: str, default: float, help: str) -> options.Decorator:  # noqa: A002
+def _number(spelt: str, name: str, default: float, help: str) -> options.Decorator:
     kind = COUNT if isinstance(default, int) else NUMBER
     return options.option(spelt, name, type=kind, default=default, help=help)
 
@@ -286,8 +286,10 @@ def estimate(
     found = estimate_of(plan)
     unsaid = all(each is None for each in (size, params, from_run))
     if unsaid and (plan.jobs, plan.gpus) == (_DEFAULT.jobs, _DEFAULT.gpus):
-        hint = "Give --params 13B or --size 2TB, and --gpus; or --from-run RUN of this node."
-        refuse("nothing says what a checkpoint holds, or who saves it", hint)
+        refuse(
+            "nothing says what a checkpoint holds, or who saves it",
+            "Give --params 13B or --size 2TB, and --gpus; or --from-run RUN of this node.",
+        )
     if plot is not None:
         _draw_estimate(plan, found, plot)
     show(as_json, asdict(found), partial(_show_estimate, plan, found))
@@ -380,8 +382,10 @@ def simulate(scenario: Path, seed: int | None, plot: Path | None, as_json: bool)
         from cachetier.simulate.scenario import read_scenario
         from cachetier.simulate.simulation import simulate as simulated
     except ImportError:
-        hint = "Install the extra `simulate`, as docs/install.md says."
-        refuse("simulate needs greenlet, which is not here", hint)
+        refuse(
+            "simulate needs greenlet, which is not here",
+            "Install the extra `simulate`, as docs/install.md says.",
+        )
     figure = _new_figure(plot, (9, 9)) if plot is not None else None
     logging.getLogger("cachetier").addHandler(logging.NullHandler())  # it is about no node here
     read = read_scenario(scenario)
@@ -507,6 +511,8 @@ def _new_figure(path: Path, inches: tuple[float, float]) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        hint = "Install the extra `plot`, as docs/install.md says."
-        refuse("--plot needs matplotlib, which is not here", hint)
+        refuse(
+            "--plot needs matplotlib, which is not here",
+            "Install the extra `plot`, as docs/install.md says.",
+        )
     return Figure(figsize=inches, layout="constrained")

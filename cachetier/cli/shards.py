@@ -173,8 +173,7 @@ def _check_target(file: str, name: str) -> None:
     """Refuse what no file can be written to, before anything is fetched."""
     target = Path(file)
     if file != "-" and (file.endswith("/") or target.is_dir()):
-        hint = f"Name the file: {target / Path(name).name}"
-        refuse(f"{file} is a directory", hint)
+        refuse(f"{file} is a directory", f"Name the file: {target / Path(name).name}")
     if file != "-" and not target.parent.is_dir():
         refuse(f"there is no directory {target.parent}", "Make it first.")
 

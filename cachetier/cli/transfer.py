@@ -465,8 +465,9 @@ def watch(
     JSON: a line for each step: `path`, `step`, `receipts`, `trouble`, `hint`, `failed`.
     """
     if not folder.is_dir():
-        hint = "Name the one that the trainer writes to, or make it."
-        refuse(f"there is no folder {folder}", hint)
+        refuse(
+            f"there is no folder {folder}", "Name the one that the trainer writes to, or make it."
+        )
     _check_place(rank, world_size)
     ids = {"run": run, "rank": rank, "world_size": world_size, "save_id": save_id}
     with ended_by_signal():

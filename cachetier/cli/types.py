@@ -158,14 +158,14 @@ class Word(click.ParamType[Any]):
             raise UsageMistakeError(f"{named(param)}{self.sign} {wrong}", hint, ctx) from None
         return found
 
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:  # noqa: ARG002
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
         """Return a few words as they are; click would write them in capitals."""
         return f"[{self.name}]" if "|" in self.name else None
 
     def shell_complete(
         self,
         ctx: click.Context,
-        param: click.Parameter,  # noqa: ARG002  click's signature
+        param: click.Parameter,
         incomplete: str,
     ) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
