@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from cachetier_client.bucket_format.stored import (
-    NOTHING_SAID,
+    NO_FACTS,
     SHARD_LIMIT_BYTES,
     Content,
     ShardFacts,
@@ -44,7 +44,7 @@ class RemoteStage(Protocol):
     def write(self, block: bytes | bytearray | memoryview) -> None:
         """Send the next block."""
 
-    def commit(self, content: Content, facts: ShardFacts = NOTHING_SAID, /) -> Shard:
+    def commit(self, content: Content, facts: ShardFacts = NO_FACTS, /) -> Shard:
         """Finish, verify and record the shard; on error leave nothing behind."""
 
     def abort(self) -> None:
@@ -72,7 +72,7 @@ class Ingest(Protocol):
         ids: SaveIds,
         name: str,
         content: Content,
-        facts: ShardFacts = NOTHING_SAID,
+        facts: ShardFacts = NO_FACTS,
     ) -> Receipt: ...
 
     def abort(self, staged: Staged | RemoteStage) -> None: ...
@@ -85,7 +85,7 @@ class Ingest(Protocol):
         digest: int,
         timeout_seconds: float | None,
         *,
-        facts: ShardFacts = NOTHING_SAID,
+        facts: ShardFacts = NO_FACTS,
     ) -> Finish: ...
 
 
@@ -138,7 +138,7 @@ class NodeIngest:
         ids: SaveIds,
         name: str,
         content: Content,
-        facts: ShardFacts = NOTHING_SAID,
+        facts: ShardFacts = NO_FACTS,
     ) -> Receipt:
         """Check what was declared, make the shard safe and promise so; on error nothing is kept."""
         try:
@@ -169,7 +169,7 @@ class NodeIngest:
         digest: int,
         timeout_seconds: float | None,
         *,
-        facts: ShardFacts = NOTHING_SAID,
+        facts: ShardFacts = NO_FACTS,
     ) -> Finish:
         """Begin to commit a small shard inside the catalog; what is returned ends that, and must.
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cachetier_client.bucket_format.stored import NOTHING_SAID, Content, ShardFacts
+from cachetier_client.bucket_format.stored import NO_FACTS, Content, ShardFacts
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.results import Receipt
@@ -66,7 +66,7 @@ class InstrumentedIngest:
         ids: SaveIds,
         name: str,
         content: Content,
-        facts: ShardFacts = NOTHING_SAID,
+        facts: ShardFacts = NO_FACTS,
     ) -> Receipt:
         commits_at = self._clock.monotonic()
         try:
@@ -90,7 +90,7 @@ class InstrumentedIngest:
         digest: int,
         timeout_seconds: float | None,
         *,
-        facts: ShardFacts = NOTHING_SAID,
+        facts: ShardFacts = NO_FACTS,
     ) -> Finish:
         begun_at = self._clock.monotonic()
         with self._beginning(ids, name, begun_at):

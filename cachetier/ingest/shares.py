@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from cachetier_client.bucket_format.stored import NOTHING_SAID, Content, ShardFacts
+from cachetier_client.bucket_format.stored import NO_FACTS, Content, ShardFacts
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.results import Receipt
 
@@ -176,7 +176,7 @@ class SharedIngest:
         ids: SaveIds,
         name: str,
         content: Content,
-        facts: ShardFacts = NOTHING_SAID,
+        facts: ShardFacts = NO_FACTS,
     ) -> Receipt:
         put = partial(self._ingest.commit, staged, ids, name, content, facts)
         return self._shares.end(staged, put, _kept_here)
@@ -192,7 +192,7 @@ class SharedIngest:
         digest: int,
         timeout_seconds: float | None,
         *,
-        facts: ShardFacts = NOTHING_SAID,
+        facts: ShardFacts = NO_FACTS,
     ) -> Finish:
         what = ids, name, body, digest, timeout_seconds
         begin = partial(self._ingest.begin_inline, *what, facts=facts)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
-from cachetier_client.bucket_format.stored import NOTHING_SAID, Content, ShardFacts
+from cachetier_client.bucket_format.stored import NO_FACTS, Content, ShardFacts
 from cachetier_client.bucket_format.uploads import (
     DIGEST_KEY,
     PART_LIMIT,
@@ -171,7 +171,7 @@ class _Repeat:
     def write(self, block: bytes | bytearray | memoryview) -> None:
         self._digests.add(memoryview(block))
 
-    def commit(self, content: Content, _facts: ShardFacts = NOTHING_SAID) -> Shard:
+    def commit(self, content: Content, _facts: ShardFacts = NO_FACTS) -> Shard:
         self._digests.check(content)
         shard = self._existing
         remotely = shard.state in (ShardState.CLEAN, ShardState.EVICTED)
@@ -226,7 +226,7 @@ class _Stream:
             self._digests.add(piece)
             rest = rest[len(piece) :]
 
-    def commit(self, content: Content, facts: ShardFacts = NOTHING_SAID) -> Shard:
+    def commit(self, content: Content, facts: ShardFacts = NO_FACTS) -> Shard:
         """Finish the object, verify it remotely, and record the shard; on error nothing is kept."""
         try:
             self._digests.check(content)

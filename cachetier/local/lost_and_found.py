@@ -55,7 +55,7 @@ class Identity:
             )
             size_bytes, digest = int(found["size_bytes"]), int(found["digest"], 16)
             which = str(found["store"]), ids, found["name"], size_bytes, digest
-            return cls(*which, world_size, ShardFacts.said(found.get("facts", {})))
+            return cls(*which, world_size, ShardFacts.of_fields(found.get("facts", {})))
         except (ValueError, KeyError, TypeError, AttributeError, CachetierError):
             return None
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import apsw
-from cachetier_client.bucket_format.stored import NOTHING_SAID, Content, ShardFacts
+from cachetier_client.bucket_format.stored import NO_FACTS, Content, ShardFacts
 from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 
@@ -285,7 +285,7 @@ class Store:
         ids: SaveIds,
         name: str,
         content: Content,
-        facts: ShardFacts = NOTHING_SAID,
+        facts: ShardFacts = NO_FACTS,
     ) -> Committed:
         """Make a staged shard safe on this node; raises as ``commit_file``."""
         new = NewShard(name, ids.rank, content, file_id=staged.file_id, facts=facts)
@@ -327,7 +327,7 @@ class Store:
         name: str,
         content: Content,
         body: bytes,
-        facts: ShardFacts = NOTHING_SAID,
+        facts: ShardFacts = NO_FACTS,
     ) -> Callable[[], Committed]:
         """Begin to make a small shard safe inside the catalog; see ``commit_body``."""
         new = NewShard(name, ids.rank, content, body=body, facts=facts)

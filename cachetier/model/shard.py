@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from cachetier_client.bucket_format.stored import NOTHING_SAID, Content, ShardFacts
+from cachetier_client.bucket_format.stored import NO_FACTS, Content, ShardFacts
 
 from cachetier.model.lifecycle import ShardState
 
@@ -33,7 +33,7 @@ class Shard:
     file_id: str | None
     inline: bool
     committed_at: float
-    facts: ShardFacts = NOTHING_SAID
+    facts: ShardFacts = NO_FACTS
 
     @property
     def here(self) -> bool:

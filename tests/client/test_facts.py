@@ -12,7 +12,7 @@ from cachetier_client.bucket_format.stored import (
     FACT_HEADERS,
     FACT_NAMES,
     FACT_SCHEMAS,
-    NOTHING_SAID,
+    NO_FACTS,
     Codec,
     Content,
     ShardFacts,
@@ -27,16 +27,16 @@ FACTS = ShardFacts(element_size=4)
 CONTENT = Content.of_block(b"12345678")
 
 
-@pytest.mark.parametrize("facts", [NOTHING_SAID, FACTS])
+@pytest.mark.parametrize("facts", [NO_FACTS, FACTS])
 def test_fields_and_headers_say_what_was_said(facts: ShardFacts) -> None:
-    assert ShardFacts.said(facts.fields()) == ShardFacts.of_headers(facts.headers()) == facts
+    assert ShardFacts.of_fields(facts.fields()) == ShardFacts.of_headers(facts.headers()) == facts
     assert tuple(facts.fields()) == FACT_NAMES
 
 
 def test_what_was_not_said_is_told_nowhere() -> None:
-    assert not NOTHING_SAID
-    assert ShardFacts.said({"name": "weights"}) == NOTHING_SAID
-    assert (NOTHING_SAID.headers(), NOTHING_SAID.recorded()) == ({}, {})
+    assert not NO_FACTS
+    assert ShardFacts.of_fields({"name": "weights"}) == NO_FACTS
+    assert (NO_FACTS.headers(), NO_FACTS.recorded()) == ({}, {})
 
 
 def test_each_fact_has_a_header_and_a_schema() -> None:
@@ -47,7 +47,7 @@ def test_each_fact_has_a_header_and_a_schema() -> None:
 @pytest.mark.parametrize("wrong", [0, 1, 3, "4", 4.0, True, [4], 2**70])
 def test_an_element_size_that_nothing_has_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidRequestError, match="none of 2, 4 and 8"):
-        ShardFacts.said({"element_size": wrong})
+        ShardFacts.of_fields({"element_size": wrong})
 
 
 @pytest.mark.parametrize("wrong", ["", "four", "4.0", "-4", "9" * 19, "\uff13"])
@@ -58,16 +58,16 @@ def test_a_header_that_is_no_element_size_is_refused(wrong: str) -> None:
 
 def test_bytes_are_whole_elements() -> None:
     FACTS.check(8)
-    NOTHING_SAID.check(7)
+    NO_FACTS.check(7)
     with pytest.raises(InvalidRequestError, match="7 bytes are not whole elements of 4"):
         FACTS.check(7)
 
 
 def test_no_document_has_a_hint() -> None:
-    told, untold = (ShardEntry.of("a", 0, CONTENT, facts=each) for each in (FACTS, NOTHING_SAID))
+    told, untold = (ShardEntry.of("a", 0, CONTENT, facts=each) for each in (FACTS, NO_FACTS))
 
     assert strict_json.written(told) == strict_json.written(untold)
-    assert told.known_facts() == NOTHING_SAID
+    assert told.known_facts() == NO_FACTS
 
 
 def test_planes_tell_the_size_of_the_elements() -> None:

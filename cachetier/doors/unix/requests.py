@@ -61,7 +61,7 @@ def ids_of(header: Header) -> SaveIds:
 def put_of(header: Header) -> PutRequest:
     """Return which shard is put, and what is known of it before its bytes."""
     size_bytes = optional_count_of(header, "size_bytes")
-    return PutRequest(ids_of(header), name_of(header), size_bytes, ShardFacts.said(header))
+    return PutRequest(ids_of(header), name_of(header), size_bytes, ShardFacts.of_fields(header))
 
 
 def step_of(header: Header) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cachetier_client.bucket_format.publication import Claimant
-from cachetier_client.bucket_format.stored import NOTHING_SAID, ShardFacts
+from cachetier_client.bucket_format.stored import NO_FACTS, ShardFacts
 
 from cachetier.model.checkpoint import Save, claimant_of
 from cachetier.model.compression import OFF, Mode
@@ -125,7 +125,7 @@ class Task:
     name: str = ""
     size_bytes: int = 0
     digest: int = 0
-    facts: ShardFacts = NOTHING_SAID
+    facts: ShardFacts = NO_FACTS
     compression: str = str(OFF)
     bucket: str = ""
 

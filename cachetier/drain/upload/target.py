@@ -14,7 +14,7 @@ from itertools import islice
 
 from cachetier_client.bucket_format.stored import (
     FRAME_LIMIT_BYTES,
-    NOTHING_SAID,
+    NO_FACTS,
     Codec,
     Content,
     ShardFacts,
@@ -98,7 +98,7 @@ class UploadTarget:
     mode: Mode = OFF
     replaced: Replaced = NOTHING_REPLACED
     is_fixed: Callable[[], bool] = lambda: False
-    facts: ShardFacts = NOTHING_SAID
+    facts: ShardFacts = NO_FACTS
 
     @property
     def size_bytes(self) -> int:

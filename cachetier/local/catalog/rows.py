@@ -14,7 +14,7 @@ import apsw
 from cachetier_client.bucket_format import strict_json
 from cachetier_client.bucket_format.stored import (
     FACT_NAMES,
-    NOTHING_SAID,
+    NO_FACTS,
     Codec,
     Content,
     InPack,
@@ -58,7 +58,7 @@ OBJECT_COLUMNS = (
     "objects.request, objects.row_digest"
 )
 # What a put says of a shard, in the order of ``row_of_new_shard``.
-SAID_COLUMNS = ("name", "rank", "size_bytes", "digest", "block_digests", "row_digest", *FACT_NAMES)
+PUT_COLUMNS = ("name", "rank", "size_bytes", "digest", "block_digests", "row_digest", *FACT_NAMES)
 # Conditions on one state; for those on several ``model.lifecycle`` has sets of states.
 IS_DIRTY, IS_CLEAN, IS_EVICTED, IS_QUARANTINED = (s.sql("shards.state") for s in ShardState)
 NOT_EVICTED = ShardState.EVICTED.sql_not("shards.state")
@@ -185,7 +185,7 @@ class NewShard:
     body: bytes | None = None
     state: ShardState = ShardState.DIRTY
     copies: tuple[RemoteCopy, ...] = ()
-    facts: ShardFacts = NOTHING_SAID
+    facts: ShardFacts = NO_FACTS
 
     @classmethod
     def at_remote(
@@ -215,23 +215,23 @@ def unpacked(digest: bytes) -> int:
 
 
 def row_digest(
-    save_id: str, name: str, rank: int, content: Content, said: ShardFacts = NOTHING_SAID
+    save_id: str, name: str, rank: int, content: Content, facts: ShardFacts = NO_FACTS
 ) -> bytes:
     """Return the digest of a shard row's identity; its state, place and hints may change."""
     identity = f"{save_id}\0{name}\0{rank}\0{content.size_bytes}\0{content.digest}\0".encode()
     identity += digests.pack(content.block_digests)
-    if said := said.without_hints():
-        identity += strict_json.written(said)
+    if facts := facts.without_hints():
+        identity += strict_json.written(facts)
     return packed(digests.digest_of(identity))
 
 
 def row_of_new_shard(save_id: str, new: NewShard) -> tuple[object, ...]:
-    """Return the values of ``SAID_COLUMNS``."""
-    content, said = new.content, new.facts
+    """Return the values of ``PUT_COLUMNS``."""
+    content, facts = new.content, new.facts
     blocks = digests.pack(content.block_digests)
     described = new.name, new.rank, content.size_bytes, packed(content.digest), blocks
-    checked = row_digest(save_id, new.name, new.rank, content, said)
-    return *described, checked, *(getattr(said, each) for each in FACT_NAMES)
+    checked = row_digest(save_id, new.name, new.rank, content, facts)
+    return *described, checked, *(getattr(facts, each) for each in FACT_NAMES)
 
 
 @functools.lru_cache(1024)
@@ -318,8 +318,8 @@ def shard_of(row: Row) -> Shard:
     version, save, run, step, save_id, name, rank, size, digest, blocks, *rest = row
     state, file_id, inline, committed_at, checked, *values = rest
     block_digests = struct.unpack(f"!{len(blocks) // 8}Q", blocks[: len(blocks) // 8 * 8])
-    content, said = Content(size, unpacked(digest), block_digests), facts_of(*values)
-    if row_digest(save_id, name, rank, content, said) != checked:
+    content, facts = Content(size, unpacked(digest), block_digests), facts_of(*values)
+    if row_digest(save_id, name, rank, content, facts) != checked:
         raise CatalogDamagedError(
             f"the catalog's row of shard {name} does not match its own digest",
             run=run,
@@ -327,7 +327,7 @@ def shard_of(row: Row) -> Shard:
             name=name,
         )
     place = ShardState(state), file_id, bool(inline), committed_at
-    return Shard(version, save, run, step, save_id, name, rank, content, *place, said)
+    return Shard(version, save, run, step, save_id, name, rank, content, *place, facts)
 
 
 def object_of(row: Row) -> ObjectVersion:

@@ -206,7 +206,7 @@ def insert_shard(sql: apsw.Connection, save: Save, new: NewShard, now: float) ->
     """Insert a shard and return it."""
     sql.execute(
         "INSERT INTO shards (save, file_id, inline, state, committed_at, "
-        f"{', '.join(rows.SAID_COLUMNS)}) VALUES (?, ?, ?, ?, ?{', ?' * len(rows.SAID_COLUMNS)})",
+        f"{', '.join(rows.PUT_COLUMNS)}) VALUES (?, ?, ?, ?, ?{', ?' * len(rows.PUT_COLUMNS)})",
         (
             *(save.number, new.file_id, int(new.body is not None), new.state, now),
             *rows.row_of_new_shard(save.save_id, new),
@@ -321,9 +321,9 @@ def reindex(sql: apsw.Connection) -> None:
 
 def rewrite(sql: apsw.Connection, version: int, save_id: str, right: NewShard) -> None:
     """Write a shard's identity into its row again; the place of its bytes stays."""
-    said = ", ".join(f"{column} = ?" for column in rows.SAID_COLUMNS)
+    assigned = ", ".join(f"{column} = ?" for column in rows.PUT_COLUMNS)
     values = *rows.row_of_new_shard(save_id, right), version
-    sql.execute(f"UPDATE shards SET {said} WHERE version = ?", values)
+    sql.execute(f"UPDATE shards SET {assigned} WHERE version = ?", values)
 
 
 def quarantine(sql: apsw.Connection, version: int, incident: IncidentRecord, now: float) -> None:

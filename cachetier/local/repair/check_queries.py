@@ -103,9 +103,9 @@ def damaged_row(sql: apsw.Connection, version: int) -> DamagedRow | None:
     row = sql.execute(query, (version,)).fetchone()
     if row is None:
         return None
-    name, rank, row_digest, body, *said = row
+    name, rank, row_digest, body, *facts = row
     inside = None if body is None else bytes(body)  # an empty one is inside, too
-    known = rows.facts_of(*said).without_hints()
+    known = rows.facts_of(*facts).without_hints()
     return DamagedRow(str(name), int(rank), known, bytes(row_digest), inside)
 
 

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 from cachetier_client.bucket_format import strict_json
 from cachetier_client.bucket_format.layout import PACK_NAME
 from cachetier_client.bucket_format.stored import (
-    NOTHING_SAID,
+    NO_FACTS,
     SHARD_LIMIT_BYTES,
     Codec,
     Content,
@@ -112,7 +112,7 @@ class ShardSummary:
 
     def known_facts(self) -> ShardFacts:
         """Return the facts of the shard; planes tell the size of its elements."""
-        return replace(self.facts or NOTHING_SAID, element_size=self.element_size or 0)
+        return replace(self.facts or NO_FACTS, element_size=self.element_size or 0)
 
     def stored(self) -> Stored:
         """Return how it is stored, without its frames."""
@@ -145,7 +145,7 @@ class ShardEntry(ShardSummary):
         rank: int,
         content: Content,
         stored: Stored | None = None,
-        facts: ShardFacts = NOTHING_SAID,
+        facts: ShardFacts = NO_FACTS,
     ) -> ShardEntry:
         """Describe a shard; without ``stored`` it is stored raw."""
         stored = stored or Stored.raw(content)

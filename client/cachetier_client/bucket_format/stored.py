@@ -10,7 +10,7 @@ A small raw shard may lie in a *pack*, one object for many shards of a rank.
 
 What a rank says of a shard beside its bytes are its *facts*. Client, doors, catalog, drain,
 documents and ``fsck`` carry them as one value, and only this module knows which there are. A new
-fact is a field of ``ShardFacts`` with its check in ``said``, a column of the same name in the
+fact is a field of ``ShardFacts`` with its check in ``of_fields``, a column of the same name in the
 catalog's table ``shards`` (with the same default), and whoever shows it. A fact that is its default
 was not said, and is left out wherever facts are written. A *hint* is for the node that has the
 bytes: no document, mark or listing has it, and a repair may lose it.
@@ -122,11 +122,11 @@ class ShardFacts:
 
     @classmethod
     def of_put(cls, element_size: object) -> ShardFacts:
-        """Return the facts of a shard that this process puts; raises as ``said``."""
-        return cls.said({"element_size": element_size})
+        """Return the facts of a shard that this process puts; raises as ``of_fields``."""
+        return cls.of_fields({"element_size": element_size})
 
     @classmethod
-    def said(cls, values: Mapping[str, Any]) -> ShardFacts:
+    def of_fields(cls, values: Mapping[str, Any]) -> ShardFacts:
         """Return the facts among ``values``, by their names; one that is None was not said.
 
         Raises:
@@ -136,14 +136,14 @@ class ShardFacts:
 
     @classmethod
     def of_headers(cls, headers: Mapping[str, str]) -> ShardFacts:
-        """Return the facts that the headers of an HTTP request say; raises as ``said``."""
+        """Return the facts that the headers of an HTTP request say; raises as ``of_fields``."""
         found = {name: headers.get(header) for name, header in FACT_HEADERS.items()}
         numbers = {
             name: int(text)
             for name, text in found.items()
             if text is not None and type(_DEFAULTS[name]) is int and _COUNT.fullmatch(text)
         }
-        return cls.said(found | numbers)
+        return cls.of_fields(found | numbers)
 
     def check(self, size_bytes: int) -> None:
         """Refuse facts that no shard of ``size_bytes`` can have.
@@ -159,7 +159,7 @@ class ShardFacts:
 
     def __bool__(self) -> bool:
         """Return whether anything was said."""
-        return self != NOTHING_SAID
+        return self != NO_FACTS
 
     def without_hints(self) -> ShardFacts:
         """Return what documents, marks and listings have of them."""
@@ -171,16 +171,16 @@ class ShardFacts:
 
     def headers(self) -> dict[str, str]:
         """Return the headers of an HTTP request that say them."""
-        said = self.fields().items()
-        return {FACT_HEADERS[name]: str(value) for name, value in said if value is not None}
+        fields = self.fields().items()
+        return {FACT_HEADERS[name]: str(value) for name, value in fields if value is not None}
 
     def recorded(self) -> dict[str, Any]:
         """Return the facts by their names, as a mark or a listing has them."""
-        said = self.without_hints().fields().items()
-        return {name: value for name, value in said if value is not None}
+        fields = self.without_hints().fields().items()
+        return {name: value for name, value in fields if value is not None}
 
 
-NOTHING_SAID = ShardFacts()
+NO_FACTS = ShardFacts()
 _DEFAULTS = {each.name: each.default for each in fields(ShardFacts)}
 FACT_NAMES = tuple(_DEFAULTS)
 FACT_SCHEMAS = {"element_size": {"type": "integer", "enum": list(ELEMENT_SIZES)}}  # as JSON Schema

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cachetier_client.bucket_format.stored import NOTHING_SAID, ShardFacts
+from cachetier_client.bucket_format.stored import NO_FACTS, ShardFacts
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.identity.names import SaveIds, ShardIds, checked_name
@@ -33,7 +33,7 @@ class PutRequest:
     ids: SaveIds
     name: str
     size_bytes: int | None
-    facts: ShardFacts = NOTHING_SAID
+    facts: ShardFacts = NO_FACTS
 
     def __post_init__(self) -> None:
         checked_name(self.name)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from cachetier_client.bucket_format.stored import (
-    NOTHING_SAID,
+    NO_FACTS,
     SHARD_LIMIT_BYTES,
     Content,
     ShardFacts,
@@ -232,7 +232,7 @@ class FakeRemoteStage:
     def write(self, block: bytes | bytearray | memoryview) -> None:
         self.blocks.append(bytes(block))
 
-    def commit(self, content: Content, facts: ShardFacts = NOTHING_SAID) -> Shard:
+    def commit(self, content: Content, facts: ShardFacts = NO_FACTS) -> Shard:
         store, new = self.node.store, NewShard.at_remote("r", "far", IDS.rank, content, facts)
         return store.write(parts.commit_remote, store.policy, IDS, new, 1.0).shard
 

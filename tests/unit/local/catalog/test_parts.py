@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cachetier_client.bucket_format.stored import NOTHING_SAID, Content, Stored
+from cachetier_client.bucket_format.stored import NO_FACTS, Content, Stored
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
@@ -334,7 +334,7 @@ def test_versions_are_never_used_again(store: Store) -> None:
 
 
 def far() -> NewShard:
-    return NewShard.at_remote("r", "a", IDS.rank, content(b"far"), NOTHING_SAID)
+    return NewShard.at_remote("r", "a", IDS.rank, content(b"far"), NO_FACTS)
 
 
 def test_a_shard_sent_straight_to_the_remote_is_known_and_not_here(store: Store) -> None:
