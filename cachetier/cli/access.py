@@ -1,4 +1,4 @@
-"""Who may come in, and as whom: tokens, keys of S3 clients, browsers; and what those put."""
+"""Access: tokens, keys of S3 clients, sign-in links, ``whoami``; and the objects of S3 clients."""
 
 from __future__ import annotations
 

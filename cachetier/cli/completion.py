@@ -102,7 +102,7 @@ def completion(shell: str, as_json: bool) -> None:
 
 
 class _Completion(ShellComplete):
-    """What click runs for a script: the words are the arguments of the command."""
+    """The completion that click runs for a script: the arguments of the command are the words."""
 
     def source(self) -> str:
         return self.source_template

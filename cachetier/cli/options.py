@@ -67,7 +67,7 @@ class Verb(click.Command):
 
 
 def _too_many(ctx: click.Context, word: str, words: list[str]) -> UsageMistakeError:
-    """Tell of the first word that nothing takes; it may have been meant for a flag before it."""
+    """Return the error about the first word too many; a flag before it may have been its aim."""
     before = words[words.index(word) - 1] if word in words[1:] else ""
     if before in options_of(ctx, only_flags=True):
         hint = f"Give {before} alone, or leave it out."

@@ -1,4 +1,4 @@
-"""What ``cachetier status`` and ``top`` show, from the fields of the status object alone."""
+"""The screens of ``status`` and ``top``, made from the fields of the status object alone."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _replicas(given: Given) -> Offers:
 
 
 def _from_service(ask: Callable[[Any, Given], Offers], *needed: str) -> Callable[[Given], Offers]:
-    """Return what a service offers that answers in time: a shell has no place for errors.
+    """Return offers that ask the service, none if it fails: a shell has no place for errors.
 
     The thread that asks is left behind when the time is over: not all that it may wait for has a
     limit, as the system's look-up of a host has none.
