@@ -16,7 +16,7 @@ from cachetier_client.io.digests import to_hex
 from cachetier.errors import SaveSupersededError
 from cachetier.local.catalog import notes, saves, shards
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, RemoteSave
-from cachetier.local.catalog.states import move
+from cachetier.local.catalog.states import move_all
 from cachetier.model.checkpoint import Save, learned_state
 from cachetier.model.lifecycle import (
     CONFIRMED_SAVES,
@@ -94,7 +94,8 @@ def learn(
         else:
             if save.save_id not in seen.replaces:
                 notes.insert_incident(sql, _replaced(save), now)
-            move(sql, save.number, SaveEvent.SUPERSEDE)
+            # The save that is published may have superseded it just now.
+            move_all(sql, "number = ?", SaveEvent.SUPERSEDE, values=(save.number,))
             if not notes.is_pinned(sql, seen.run, seen.step):
                 removed += saves.delete_superfluous_shards(sql, save.number)
         ended.append(save)

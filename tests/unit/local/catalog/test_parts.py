@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.bucket_format.stored import NO_FACTS, Content, Stored
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
@@ -140,6 +141,30 @@ def test_a_published_step_wants_an_overwrite_and_stays_visible_until_it_is_repla
     publish(store, "save-2")
     assert visible(store, "a") == new
     assert states(store) == {"save-1": SaveState.SUPERSEDED, "save-2": SaveState.PUBLISHED}
+
+
+def test_an_earlier_save_that_is_the_step_again_replaces_the_later_one(store: Store) -> None:
+    put(store, IDS, "a", b"old")
+    publish(store, "save-1")
+    put(store, SaveIds("run", 1, "save-2", 0, 2, overwrite=True), "a", b"new")
+    publish(store, "save-2")
+    seen = Manifest(
+        state=ManifestState.PUBLISHED,
+        run="run",
+        step=1,
+        save_id="save-1",
+        location="1",
+        nonce="nonce",
+        started_at=1.0,
+        world_size=2,
+    )
+    before = store.read(manifests.settled, "run", 1)
+
+    learned = store.write(manifests.learn, store.policy, seen, before, NOW)
+
+    assert learned is not None
+    assert [save.save_id for save in learned.ended] == ["save-2"]
+    assert states(store) == {"save-1": SaveState.PUBLISHED, "save-2": SaveState.SUPERSEDED}
 
 
 def test_a_published_save_takes_no_other_bytes(store: Store) -> None:
