@@ -274,8 +274,12 @@ _SAVES: Transitions = {
         *(SaveState.SUPERSEDED, SaveState.REFUSED, SaveState.DELETED),
     ),
     SaveEvent.KEEP_LOCAL: _to(SaveState.LOCAL_ONLY, SaveState.OPEN),
-    # A person or a program wants it in the durable remote, whatever the policies say.
-    SaveEvent.WANT: {**{state: state for state in SaveState}, SaveState.LOCAL_ONLY: SaveState.OPEN},
+    # A person or a program wants it in the durable remote, whatever the policies say. One that
+    # ended meanwhile stays as it is.
+    SaveEvent.WANT: {
+        **{state: state for state in LIVE_SAVES},
+        SaveState.LOCAL_ONLY: SaveState.OPEN,
+    },
     # The durable remote lost its documents: they are written again.
     SaveEvent.REOPEN: _to(SaveState.OPEN, SaveState.PUBLISHED),
 }
