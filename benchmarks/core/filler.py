@@ -35,14 +35,25 @@ def fill(cache_dir: Path, shards: int) -> None:
     sql.execute("BEGIN IMMEDIATE")
     first = _next(sql, "saves", "number")
     sql.executemany(
-        "INSERT INTO saves (number, run, step, save_id, state, world_size, overwrite, started_at, "
-        "location, published_at) VALUES (?, ?, ?, 'filled', 'published', 1, 0, ?, ?, ?)",
+        "INSERT INTO saves (number, run, step, save_id, state, world_size, overwrite, started_at) "
+        "VALUES (?, ?, ?, 'filled', 'published', 1, 0, ?)",
         (_save(first, number) for number in range(steps)),
     )
-    sql.executemany(
-        "INSERT INTO parts (save, rank, state, ranks_on_node, sealed_at, uploaded) "
-        "VALUES (?, 0, 'sealed', 1, 1.0, 1)",
-        ((first + number,) for number in range(steps)),
+    filled = (first, first + steps)
+    sql.execute(
+        "UPDATE copies SET published_at = started_at, location = step FROM saves "
+        "WHERE save = number AND save >= ? AND save < ?",
+        filled,
+    )
+    sql.execute(
+        "INSERT INTO parts (save, rank, state, ranks_on_node, sealed_at) "
+        "SELECT number, 0, 'sealed', 1, 1.0 FROM saves WHERE number >= ? AND number < ?",
+        filled,
+    )
+    sql.execute(
+        "INSERT INTO copied_parts SELECT number, 'durable', 0 FROM saves "
+        "WHERE number >= ? AND number < ?",
+        filled,
     )
     sql.executemany(
         "INSERT INTO shards (version, save, name, rank, size_bytes, digest, block_digests, "
@@ -65,7 +76,7 @@ def _next(sql: apsw.Connection, table: str, column: str) -> int:
 
 def _save(first: int, number: int) -> tuple[Any, ...]:
     run, step = f"filled-{number // STEPS_IN_A_RUN}", number % STEPS_IN_A_RUN
-    return first + number, run, step, float(number), str(step), float(number)
+    return first + number, run, step, float(number)
 
 
 def _shards(

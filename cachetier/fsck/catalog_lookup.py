@@ -7,17 +7,12 @@ from collections.abc import Sequence
 from cachetier.errors import IntegrityError, NotFoundError
 from cachetier.fsck.findings import Finding, LeftError
 from cachetier.local.catalog import copies, saves, shards
-from cachetier.local.catalog.copies import Replication
+from cachetier.local.catalog.copies import SaveCopy
 from cachetier.local.repair import check_queries
 from cachetier.local.repair.open_catalog import CatalogView
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import RankPart, Save
-from cachetier.model.lifecycle import (
-    CANDIDATE_SAVES,
-    DURABLE_SAVES,
-    OPEN_SAVES,
-    CopyState,
-)
+from cachetier.model.lifecycle import CANDIDATE_SAVES, CopyState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
@@ -82,41 +77,28 @@ class SavesAt:
     def __init__(self, catalog: Store | CatalogView, remote: str) -> None:
         self._catalog = catalog
         self._remote = remote
-        self._is_durable = remote == DURABLE
 
     def location(self, save: Save) -> str | None:
         """Return where the objects of a save are."""
-        if self._is_durable:
-            return save.location
-        there = self._replication(save)
-        return there.location if there is not None else None
+        copy = self._copy(save)
+        return copy.location if copy is not None else None
 
     def is_published(self, save: Save) -> bool:
-        if self._is_durable:
-            return save.state in DURABLE_SAVES
-        there = self._replication(save)
-        return there is not None and there.state is CopyState.PUBLISHED
+        copy = self._copy(save)
+        return copy is not None and copy.state is CopyState.PUBLISHED
 
     def is_open(self, save: Save) -> bool:
         """Return whether a save may still be published: at a replica also once it is durable."""
-        if self._is_durable:
-            return save.state in OPEN_SAVES
-        there = self._replication(save)
-        return save.state in CANDIDATE_SAVES and there is not None and there.state is CopyState.OPEN
+        copy = self._copy(save)
+        return save.state in CANDIDATE_SAVES and copy is not None and copy.state is CopyState.OPEN
 
     def parts(self, save: Save) -> list[RankPart]:
         """Return the parts of a save that this node has; ``uploaded`` tells of the remote."""
-        if self._is_durable:
-            return self._catalog.read(saves.parts_of, save.number)
-        return self._catalog.read(copies.parts_at, save.number, self._remote)
+        return self._catalog.read(saves.parts_of, save.number, self._remote)
 
     def is_described(self, save: Save, rank: int) -> bool:
-        """Return whether a document at the remote says how it stores the shards of a rank.
+        """Return whether a document at the remote says how it stores the shards of a rank."""
+        return self._catalog.read(copies.is_described, save.number, rank, self._remote)
 
-        The drain writes it once, so those may not be sent as anything else from then on.
-        """
-        uploaded = (part.rank for part in self.parts(save) if part.uploaded)
-        return self.is_published(save) or rank in uploaded
-
-    def _replication(self, save: Save) -> Replication | None:
-        return self._catalog.read(copies.replication_of, save.number, self._remote)
+    def _copy(self, save: Save) -> SaveCopy | None:
+        return self._catalog.read(copies.copy_of, save.number, self._remote)

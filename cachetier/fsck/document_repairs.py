@@ -28,7 +28,6 @@ from cachetier.fsck.remote_index import gone
 from cachetier.local.catalog import copies, saves, shards
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
-from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, if_match
 from cachetier.remote.bucket import Remote
@@ -114,11 +113,8 @@ class DocumentRepairs:
         seen = remote.bucket.manifest(save.run, save.step)
         if seen is None or seen.manifest.save_id != save.save_id:
             raise LeftError(f"no manifest says where it is: {gone(save)}")
-        if remote.name == DURABLE:
-            self._store.write(copies.record_location, save.number, seen.manifest.location)
-        else:
-            location = seen.manifest.location
-            self._store.write(copies.record_location_at, save.number, remote.name, location)
+        at = seen.manifest.location, remote.name
+        self._store.write(copies.record_location, save.number, *at)
         return "its row says again where it is: look once more"
 
     # --- another save of the step ----------------------------------------------------------------

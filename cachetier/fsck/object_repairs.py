@@ -26,7 +26,6 @@ from cachetier.local.local_copy import LocalCopy
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
-from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 from cachetier.remote.base import IF_ABSENT, Condition, UploadedPart, if_match
 from cachetier.remote.bucket import Remote
@@ -143,10 +142,7 @@ class ObjectRepairs:
         return outcome if not others else f"{outcome}, and the {others} others of its pack"
 
     def _dirty_again(self, shard: Shard, remote: str) -> str:
-        if remote == DURABLE:
-            state = self._store.write(copies.record_lost, shard.version, remote)
-        else:
-            state = self._store.write(copies.record_lost_at, shard.version, remote)
+        state = self._store.write(copies.record_lost, shard.version, remote)
         if state is ShardState.DIRTY:
             return "it is dirty again: the drain sends it"
         return f"the drain sends it to {remote} again"

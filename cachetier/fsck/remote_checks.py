@@ -267,8 +267,7 @@ class RemoteChecks:
 
     def _uploads(self, run: str) -> Iterator[Finding]:
         """Look for multipart uploads of shards here whose saves take no more."""
-        replica = None if self._remote.name == DURABLE else self._remote.name
-        ended = self._view.read(uploads.ended_locations, run, replica)
+        ended = self._view.read(uploads.ended_locations, run, self._remote.name)
         spread = any(location.endswith(SPREAD_MARK) for location in ended)
         layout = self._bucket.layout
         for prefix in layout.upload_prefixes(run, spread=spread) if ended else ():

@@ -135,7 +135,7 @@ class CopyState(State):
     ``refused``     another save of its step was published there before
     ``given_up``    the remote can never have all shards of this node, as the local bytes of one
                     went before it was sent there, or were never here
-    ``deleted``     it is to be deleted there; the row goes with the last object
+    ``deleted``     it is to be deleted there, or is: then it has no location
     """
 
     OPEN = "open"
@@ -383,7 +383,33 @@ def after(state: StateType, *events: Event) -> StateType:
     return type(state)(reached)
 
 
-# --- what a replica's drain sees -----------------------------------------------------------------
+# --- what the durable remote decides -------------------------------------------------------------
+
+
+def end_of(
+    save: SaveState, there: CopyState, outcome: SaveState, *, decides: bool
+) -> SaveEvent | CopyEvent | None:
+    """Return what a report that a save ended as ``outcome`` at a remote is: None if it is no news.
+
+    The durable remote ``decides``: what ends the save there ends the save. What ends it at a
+    replica ends its copy there, and nothing else.
+    """
+    if decides:
+        # One that was superseded here may have been published there before that.
+        late = save is SaveState.SUPERSEDED and outcome is SaveState.PUBLISHED
+        return SAVE_ENDS[outcome] if save in OPEN_SAVES or late else None
+    if there is not CopyState.OPEN or is_undecided(save, outcome):
+        return None
+    return COPY_ENDS[outcome]
+
+
+def is_undecided(save: SaveState, outcome: SaveState) -> bool:
+    """Return whether a replica that refuses a save has to wait for the durable remote.
+
+    Once the save is durable it goes before any other: one that is published by now was not when the
+    replica was asked.
+    """
+    return outcome is SaveState.REFUSED and save in CANDIDATE_SAVES
 
 
 _SHOWN = {
@@ -396,10 +422,11 @@ _SHOWN = {
 
 
 def shown_state(save: SaveState, there: CopyState) -> SaveState:
-    """Return the state in which the replica's drain sees a save: it drains only ``open`` ones.
+    """Return the state in which the drain of a remote sees a save: it drains only ``open`` ones.
 
-    The durable remote decides which save is *the* step. A replica follows it with the bytes that
-    this node still has; what happens there ends the save *there* and nowhere else:
+    At the durable remote that is the state of the save, as that remote decides which save is *the*
+    step. A replica follows it with the bytes that this node still has; what happens there ends the
+    save *there* and nowhere else:
 
     ====================  ==============  ========================================
     the save is           at the replica  the replica's drain

@@ -31,7 +31,6 @@ from cachetier.local.catalog import copies, saves, shards, uploads
 from cachetier.local.lost_and_found import KEPT_SECONDS, LostAndFound, superfluous_because
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
-from cachetier.model.names import DURABLE
 from cachetier.reclaim.abandoned import AbandonedSaves, Look
 from cachetier.remote.bucket import InBatches, Remote
 from cachetier.remote.ownership import owned_keys
@@ -287,10 +286,9 @@ class Garbage:
                 turn.unanswered[remote.name] = error.message
 
     def _uploads_at(self, turn: _Turn, remote: Remote) -> Iterator[Rubbish]:
-        replica = None if remote.name == DURABLE else remote.name
         objects, layout = remote.bucket.objects, remote.bucket.layout
         for run in self._store.read(saves.runs):
-            ended = self._store.read(uploads.ended_locations, run, replica)
+            ended = self._store.read(uploads.ended_locations, run, remote.name)
             spread = any(location.endswith(SPREAD_MARK) for location in ended)
             for prefix in layout.upload_prefixes(run, spread=spread) if ended else ():
                 for key, upload_id in objects.list_uploads(prefix):

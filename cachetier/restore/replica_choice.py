@@ -262,10 +262,11 @@ class Sources:
 
     def _known_at(self, remote: Remote, shard: Shard) -> tuple[str, Stored] | None:
         """Return where ``remote`` has the objects of the shard's save, and how it stores it."""
-        name, durable = remote.name, remote is self._remotes[-1]
-        location = self._store.read(copies.location_at, shard, name, durable=durable)
-        stored = self._store.read(shards.stored_of, shard.version, name)
-        return None if location is None or stored is None else (location, stored)
+        there = self._store.read(copies.copy_of, shard.save, remote.name)
+        stored = self._store.read(shards.stored_of, shard.version, remote.name)
+        if there is None or there.location is None or stored is None:
+            return None
+        return there.location, stored
 
 
 def _reason_of(error: CachetierError) -> Reason:

@@ -29,6 +29,7 @@ from cachetier.drain.schedule.queue_state import QueueState, Weights
 from cachetier.drain.schedule.tasks import CONFLICT, Task, Work, task_of
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import CONFLICT_SECONDS
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.save_reports import SaveReports
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.drain.serve.stats import DrainStats
@@ -87,6 +88,7 @@ class NodeDrain:
         self.changed = Changes(world.events)
         self._events, self._strands, self._store = world.events, world.strands, world.store
         self._saves = saves
+        self._remote_state = cast("RemoteState", saves)
         place = setup.place
         self._link = Link(world.events, place.each_connection, place.link)
         self._traffic = Traffic(
@@ -151,7 +153,11 @@ class NodeDrain:
         """Take tasks; return after how many seconds to look again."""
         situation = self.queue.situation(wants_room=self.wants_room)
         views = unfinished(
-            cast("LocalStore", self), self._saves, self.queue.blocked(), lambda *_: None, count
+            cast("LocalStore", self),
+            self._remote_state,
+            self.queue.blocked(),
+            lambda *_: None,
+            count,
         )
         plan = scheduler.plan(views, situation, count)
         self.queue.handed_out(plan.fairness)
@@ -245,7 +251,7 @@ class NodeDrain:
             changes=self.changed,
             incidents=cast("Incidents", _Silent()),
             clock=self._events,
-            remote_state=self._saves,
+            remote_state=self._remote_state,
         )
 
     def read(self, query: object, *args: Any) -> Any:

@@ -13,7 +13,7 @@ from itertools import count, islice
 from cachetier_client.bucket_format.stored import Content, InPack, Stored
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.serve.remote_state import SaveOutcome
+from cachetier.local.catalog.copies import SaveOutcome
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.catalog.shards import ALL, ShardFilter
 from cachetier.model.checkpoint import RankPart, Save, sealed_here

@@ -435,7 +435,7 @@ class Checkpoints:
     def _view(self, save: Save) -> StepView:
         parts = self._store.read(saves.parts_of, save.number)
         summary = self._store.read(shards.summary_of, save.number)
-        there = self._store.read(copies.replications_of, save.number)
+        there = self._store.read(copies.copies_at_replicas, save.number)
         replicated = any(each.state is CopyState.PUBLISHED for each in there)
         pinned = self._store.read(notes.is_pinned, save.run, save.step)
         confirmed = save.state in CONFIRMED_SAVES

@@ -91,7 +91,7 @@ def test_a_directory_built_today_is_as_the_golden_ones_are(tmp_path: Path, vfs: 
     node = opened(tmp_path / "again", vfs)
     judge(node)
     node.close()
-    assert "schema-4.tar.xz" in {path.name for path in DIRECTORIES}
+    assert "schema-11.tar.xz" in {path.name for path in DIRECTORIES}
 
 
 def test_a_catalog_of_a_newer_cachetier_is_refused_and_left_as_it_is(

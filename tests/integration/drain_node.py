@@ -29,7 +29,7 @@ from cachetier.drain.schedule.tasks import Work
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.drains import Drain
-from cachetier.drain.serve.remote_state import DurableRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.ingest.ingest import NodeIngest
@@ -197,7 +197,7 @@ class Node:
             self.changes,
             self.incidents,
             self.clock,
-            DurableRemoteState(self.store, REMOTE),
+            RemoteState(self.store, REMOTE),
             self.packing,
         )
 

@@ -17,7 +17,8 @@ from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.clock import SystemClock
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.local.catalog import uploads
+from cachetier.local.catalog import copies
+from cachetier.model.names import DURABLE
 from cachetier.model.pace import Pace
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.boto_client import Timeouts
@@ -160,7 +161,7 @@ class Scene:
         """Wait until the checkpoint is durable, and swept up after."""
         self.node.wait_durable(self.ids(step), DEADLINE_SECONDS)
         store = self.node.store
-        self.node.wait_until(lambda: not store.read(uploads.unswept_saves), DEADLINE_SECONDS)
+        self.node.wait_until(lambda: not store.read(copies.due_saves, DURABLE), DEADLINE_SECONDS)
 
     def unfinished(self, step: int) -> list[str]:
         return sorted(key for key, _ in self.direct.list_uploads(self.prefix(step)))

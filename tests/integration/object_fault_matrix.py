@@ -28,7 +28,7 @@ from cachetier.drain.messages import Size
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
-from cachetier.drain.serve.remote_state import DurableRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.catalog import objects
 from cachetier.local.store import Store
@@ -98,7 +98,7 @@ class DrainHere(IdleDrain):
             changes,
             Incidents(store),
             clock,
-            DurableRemoteState(store, DURABLE),
+            RemoteState(store, DURABLE),
             mounts={mount.run: mount},
             store_clock=store_clock,
         )

@@ -10,7 +10,7 @@ import pytest
 from cachetier_client.bucket_format.stored import Codec, InPack, Stored
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.serve.remote_state import DurableRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.shard_reports import ShardReports
 from cachetier.drain.upload.server_copies import Offer
 from cachetier.local.catalog import copies
@@ -40,7 +40,7 @@ def offered(node: Node, ids: SaveIds, name: str, remote: str = REMOTE) -> Offer 
         ).fetchone()
     )
     assert shard is not None
-    context = replace(node.context, remote_state=DurableRemoteState(node.store, remote))
+    context = replace(node.context, remote_state=RemoteState(node.store, remote))
     donor = ShardReports(context).donor(shard[0])
     return Offer.of(donor, node.bucket.layout) if donor is not None else None
 

@@ -10,7 +10,7 @@ from cachetier_client.clock import Clock
 from cachetier_client.io.digests import digest_of
 
 from cachetier.drain.publish.publisher import Ended, Located, Publisher
-from cachetier.drain.serve.remote_state import ReplicaRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import RemoteError
 from cachetier.local.catalog import saves, shards
 from cachetier.local.store import Store
@@ -25,7 +25,7 @@ class FakeReplica:
     """Brings saves to a replica; a remote that is away ends a round, as it would."""
 
     def __init__(
-        self, store: Store, bucket: Bucket, clock: Clock, remote_state: ReplicaRemoteState
+        self, store: Store, bucket: Bucket, clock: Clock, remote_state: RemoteState
     ) -> None:
         self._store = store
         self._bucket = bucket

@@ -30,7 +30,7 @@ from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
-from cachetier.drain.serve.remote_state import DurableRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.stats import DrainStats
 from cachetier.drain.upload import objects, uploader
 from cachetier.drain.upload.buffers import Buffers
@@ -180,7 +180,7 @@ class RealDrain:
             changes,
             Incidents(self._store),
             self._clock,
-            DurableRemoteState(self._store, REMOTE),
+            RemoteState(self._store, REMOTE),
             packing=True,
             mounts={mount.run: mount for mount in self._mounts},
             store_clock=self._store_clock,

@@ -15,7 +15,7 @@ from cachetier_client.io.digests import digest_of
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cachetier.drain.serve.remote_state import ReplicaRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import CachetierError, RemoteError
 from cachetier.local.catalog import copies, shards
 from cachetier.model.lifecycle import ShardState
@@ -64,7 +64,7 @@ class TwoRemotes(RuleBasedStateMachine):
         self.node = Node(self.scratch / str(self.nodes), self.far, self.clock, vfs=self.vfs_name)
         self.node.store.write(copies.configure_replicas, {"near": self.required})
         near = Bucket(self.near, Layout("tier"))
-        remote_state = ReplicaRemoteState(self.node.store, "near", REMOTE)
+        remote_state = RemoteState(self.node.store, "near")
         self.replica = FakeReplica(self.node.store, near, self.clock, remote_state)
         self.restore = Restore(
             self.node.store,

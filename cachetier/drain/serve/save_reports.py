@@ -126,7 +126,8 @@ class SaveReports:
 
     def _removed(self, request: messages.SaveRemoved) -> None:
         save = self._remote_state.save(request.save)
-        self._remote_state.removed(request.save)
+        if not self._remote_state.removed(request.save):
+            save = None
         if save is not None:
             tell(log, events.SAVE_DELETED, **self._ends(save))
         if save is not None and request.left:

@@ -135,7 +135,7 @@ class ShardReports:
         Raises:
             IntegrityError: A document says how it was: nobody could read it any more by that.
         """
-        if self._store.read(copies.is_described, shard):
+        if self._store.read(copies.is_described, shard.save, shard.rank, self._remote):
             message = f"{shard.name} is lost in the bucket and cannot be sent as it was stored"
             if self._stats.conflict(shard.version, message):
                 hint = "Its bytes stay on this node: read it here, or save the step again."

@@ -27,7 +27,7 @@ from cachetier.drain.schedule.queue_state import EQUAL, QueueState, Weights
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.eta import etas
-from cachetier.drain.serve.remote_state import DurableRemoteState, RemoteState, ReplicaRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.serve.stderr_relay import StderrRelay
 from cachetier.local.catalog import shards
@@ -99,12 +99,6 @@ def _own_name(name: str, remote: RemoteSettings) -> str:
     return name if remote.role == "durable" else f"{name}-{remote.name}"
 
 
-def _remote_state(store: Store, remote: RemoteSettings) -> RemoteState:
-    if remote.role == "durable":
-        return DurableRemoteState(store, remote.name)
-    return ReplicaRemoteState(store, remote.name)
-
-
 class Supervisor:
     """Starts, watches, restarts and stops the drain process of one remote."""
 
@@ -129,7 +123,7 @@ class Supervisor:
             changes,
             incidents,
             clock,
-            _remote_state(store, settings.remote),
+            RemoteState(store, settings.remote.name),
             settings.packing,
             {mount.run: mount for mount in settings.mounts},
             settings.store_clock,

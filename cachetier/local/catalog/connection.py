@@ -174,7 +174,7 @@ def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connecti
     except apsw.Error as error:
         raise _unusable(path, error) from error
     try:
-        _refuse_newer(connection)  # before anything of it is changed
+        _refuse_other_schemas(connection)  # before anything of it is changed
         _configure(connection)
         # Where commits may lie in the log alone it is started over, and never empty.
         checkpoint = "RESTART" if mark_path(path).exists() else "TRUNCATE"
@@ -275,8 +275,15 @@ def _configure(connection: apsw.Connection) -> None:
     connection.execute(f"PRAGMA journal_size_limit = {JOURNAL_LIMIT_BYTES}")
 
 
-def _refuse_newer(connection: apsw.Connection) -> None:
+def _refuse_other_schemas(connection: apsw.Connection) -> None:
     found = int(connection.pragma("user_version"))
+    if 0 < found < schema.VERSION - 1:
+        raise CatalogDamagedError(
+            f"the catalog has schema {found}, this cachetier knows {schema.VERSION} and the one "
+            "before",
+            hint="Start the cachetier that wrote it, flush, and begin with an empty cache "
+            "directory.",
+        )
     if found > schema.VERSION:
         raise CatalogDamagedError(
             f"the catalog has schema {found}, this cachetier knows {schema.VERSION}",
@@ -289,8 +296,7 @@ def _migrate(connection: apsw.Connection, now: float) -> None:
     if found == schema.VERSION:
         return
     connection.execute("BEGIN IMMEDIATE")
-    for statements in schema.MIGRATIONS[found:]:
-        connection.execute(statements)
+    connection.execute(schema.FROM_BEFORE if found else schema.SCHEMA)
     if found == 0:
         connection.execute("INSERT INTO store VALUES (?, ?)", (secrets.token_hex(8), now))
     connection.pragma("user_version", schema.VERSION)

@@ -26,7 +26,7 @@ from cachetier.local.catalog import notes, rows, saves, shards, uploads
 from cachetier.local.catalog.rows import IS_CLEAN, IS_DIRTY, IS_EVICTED, IS_SEALED, IncidentRecord
 from cachetier.local.catalog.shards import ALL, NOT_VERIFIED_AT, ShardFilter
 from cachetier.local.catalog.states import move, move_all
-from cachetier.model.checkpoint import RankPart, Save
+from cachetier.model.checkpoint import Save
 from cachetier.model.composing import Twins
 from cachetier.model.lifecycle import (
     COPIED_SAVES,
@@ -34,7 +34,7 @@ from cachetier.model.lifecycle import (
     DURABLE_SAVES,
     LOST_COPIES,
     OPEN_SAVES,
-    SAVE_ENDS,
+    SOUND_SHARDS,
     UNDAMAGED_SHARDS,
     CopyEvent,
     CopyState,
@@ -43,6 +43,8 @@ from cachetier.model.lifecycle import (
     ShardEvent,
     ShardState,
     after,
+    end_of,
+    is_undecided,
     shown_state,
 )
 from cachetier.model.names import DURABLE
@@ -52,13 +54,25 @@ from cachetier.model.shard import Shard
 
 
 @dataclass(frozen=True, slots=True)
-class Replication:
-    """What a save has reached at one replica."""
+class SaveCopy:
+    """What a save has reached at one remote."""
 
     remote: str
     state: CopyState
     location: str | None
     published_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SaveOutcome:
+    """What came of a report that a save ended: whether it is news, and shards whose files go.
+
+    ``wait``: it has not ended for all that, as the durable remote has not decided yet.
+    """
+
+    news: bool
+    removed: tuple[Shard, ...] = ()
+    wait: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +94,8 @@ _VERIFIED_THERE = (
     "JOIN verified_copies AS copy ON copy.version = shards.version AND copy.remote = ? "
     "AND copy.pack IS NULL"
 )
-_COPY_IS_OPEN = CopyState.OPEN.sql("replications.state")
+_COPY = "SELECT remote, copies.state, location, published_at FROM copies"
+_COPY_IS_OPEN = CopyState.OPEN.sql("copies.state")
 
 
 def verified_names(sql: apsw.Connection, number: int, remote: str) -> list[str]:
@@ -118,72 +133,47 @@ def reopen(sql: apsw.Connection, number: int, remote: str) -> bool:
     return True
 
 
-def location_at(sql: apsw.Connection, shard: Shard, remote: str, *, durable: bool) -> str | None:
-    """Return where a remote has the objects of a shard's save, or None."""
-    if durable:
-        save = saves.save_by_number(sql, shard.save)
-        return save.location if save is not None else None
-    found = replication_of(sql, shard.save, remote)
-    return found.location if found is not None else None
+def copy_of(sql: apsw.Connection, number: int, remote: str) -> SaveCopy | None:
+    """Return what a save has reached at a remote; None if that is no business of its drain."""
+    found = sql.execute(f"{_COPY} WHERE save = ? AND remote = ?", (number, remote)).fetchone()
+    return _copy_of_row(found) if found is not None else None
 
 
-def replication_of(sql: apsw.Connection, number: int, remote: str) -> Replication | None:
-    return next((each for each in replications_of(sql, number) if each.remote == remote), None)
+def copies_at_replicas(sql: apsw.Connection, number: int) -> list[SaveCopy]:
+    """Return what a save has reached at each replica of the settings."""
+    query = f"{_COPY} JOIN replicas ON name = remote WHERE save = ? ORDER BY remote"
+    return [_copy_of_row(row) for row in sql.execute(query, (number,))]
 
 
-def replications_of(sql: apsw.Connection, number: int) -> list[Replication]:
-    """Return the state and location of a save at each replica of the settings."""
-    query = (
-        "SELECT remote, state, location, published_at FROM replications "
-        "JOIN replicas ON name = remote WHERE save = ? ORDER BY remote"
-    )
-    return [
-        Replication(remote, CopyState(state), location or None, published_at)
-        for remote, state, location, published_at in sql.execute(query, (number,))
-    ]
+def _copy_of_row(row: rows.Row) -> SaveCopy:
+    remote, state, location, published_at = row
+    return SaveCopy(remote, CopyState(state), location or None, published_at)
 
 
 def due_saves(sql: apsw.Connection, remote: str) -> list[Save]:
-    """Return the saves with work left at a replica, as its drain sees them, by arrival.
-
-    Their state and their location are those of the replica.
-    """
-    query = (
-        f"SELECT replications.state, replications.location, {rows.SAVE_COLUMNS} FROM replications "
-        "JOIN saves ON saves.number = replications.save "
-        "WHERE replications.remote = ? AND replications.due ORDER BY saves.number"
-    )
-    return [
-        _seen_there(rows.save_of(row), CopyState(state), location)
-        for state, location, *row in sql.execute(query, (remote,))
-    ]
+    """Return the saves with work left at a remote, as its drain sees them, by arrival."""
+    due = "number IN (SELECT save FROM copies WHERE remote = ? AND due) ORDER BY number"
+    return _saves_at(sql, remote, due, remote)
 
 
 def save_at(sql: apsw.Connection, number: int, remote: str) -> Save | None:
-    """Return a save as the drain of a replica sees it."""
-    save = saves.save_by_number(sql, number)
-    found = replication_of(sql, number, remote)
-    if save is None or found is None:
-        return None
-    return _seen_there(save, found.state, found.location)
+    """Return a save as the drain of a remote sees it; None once it is deleted and gone there."""
+    there = f"number = ? AND ({CopyState.DELETED.sql_not('copy_state')} OR location IS NOT NULL)"
+    return next(iter(_saves_at(sql, remote, there, number)), None)
 
 
-def _seen_there(save: Save, there: CopyState, location: str | None) -> Save:
-    """Return a save as a replica's drain sees it; a durable one replaces any other there."""
-    overwrite = save.overwrite or save.state in DURABLE_SAVES
-    state = shown_state(save.state, there)
-    return replace(save, state=state, location=location, overwrite=overwrite)
-
-
-def parts_at(sql: apsw.Connection, number: int, remote: str) -> list[RankPart]:
-    """Return the parts of a save; ``uploaded`` tells of the replica."""
-    there = set(
-        rows.column(
-            sql, "SELECT rank FROM replicated_parts WHERE save = ? AND remote = ?", number, remote
-        )
-    )
-    parts = saves.parts_of(sql, number)
-    return [replace(part, uploaded=part.rank in there) for part in parts]
+def _saves_at(sql: apsw.Connection, remote: str, condition: str, *values: object) -> list[Save]:
+    """Return saves with the state, the location and the time that they have at a remote."""
+    query = f"SELECT copy_state, {rows.SAVE_COLUMNS} FROM saves_at AS saves "
+    found = []
+    where = f"WHERE remote = ? AND {condition}"
+    for copy_state, *row in sql.execute(query + where, (remote, *values)):
+        save = rows.save_of(row)
+        # What is durable replaces any other at a replica.
+        over = save.overwrite or (remote != DURABLE and save.state in DURABLE_SAVES)
+        state = shown_state(save.state, CopyState(copy_state))
+        found.append(replace(save, state=state, overwrite=over))
+    return found
 
 
 def shards_wanted_at(
@@ -214,8 +204,8 @@ def lag_of(sql: apsw.Connection, remote: str) -> Lag:
     """Return the lag of a replica; given up are steps that are of some use elsewhere."""
     query = (
         "SELECT count(DISTINCT save), count(*), coalesce(sum(size_bytes), 0), "
-        "(SELECT count(*) FROM replications JOIN saves ON number = save WHERE remote = ?1 "
-        f"AND {LOST_COPIES.sql('replications.state')} AND {COPIED_SAVES.sql('saves.state')}) "
+        "(SELECT count(*) FROM copies JOIN saves ON number = save WHERE remote = ?1 "
+        f"AND {LOST_COPIES.sql('copies.state')} AND {COPIED_SAVES.sql('saves.state')}) "
         "FROM owed_shards WHERE remote = ?1"
     )
     return Lag(*sql.execute(query, (remote,)).get)
@@ -224,10 +214,10 @@ def lag_of(sql: apsw.Connection, remote: str) -> Lag:
 def waiting_since(sql: apsw.Connection, remote: str) -> float | None:
     """Return when the first save that ``remote`` is owed something of was sealed here, if any."""
     sealed_at: float | None = sql.execute(
-        "SELECT min(sealed_at) FROM (SELECT max(sealed_at) AS sealed_at FROM replications "
+        "SELECT min(sealed_at) FROM (SELECT max(sealed_at) AS sealed_at FROM copies "
         "JOIN parts USING (save) WHERE remote = ?1 AND due AND EXISTS (SELECT 1 FROM owed_shards "
-        "WHERE owed_shards.save = replications.save AND owed_shards.remote = ?1) "
-        f"GROUP BY replications.save HAVING min({IS_SEALED}))",
+        "WHERE owed_shards.save = copies.save AND owed_shards.remote = ?1) "
+        f"GROUP BY copies.save HAVING min({IS_SEALED}))",
         (remote,),
     ).get
     return sealed_at
@@ -343,35 +333,48 @@ def record_packed(
     return listed
 
 
-def record_location(sql: apsw.Connection, number: int, location: str) -> None:
-    """Record where a save's objects go; it never changes afterwards."""
+def record_location(
+    sql: apsw.Connection, number: int, location: str, remote: str = DURABLE
+) -> None:
+    """Record where a save's objects go at a remote; it never changes afterwards."""
     sql.execute(
-        "UPDATE saves SET location = ? WHERE number = ? AND location IS NULL",
-        (location, number),
+        "UPDATE copies SET location = ?, due = 1 "
+        "WHERE save = ? AND remote = ? AND location IS NULL",
+        (location, number, remote),
     )
 
 
-def record_part(sql: apsw.Connection, number: int, rank: int, *, uploaded: bool) -> None:
-    """Record whether a rank's part document is in the bucket."""
-    query = "UPDATE parts SET uploaded = ? WHERE save = ? AND rank = ?"
-    sql.execute(query, (uploaded, number, rank))
+def record_part(
+    sql: apsw.Connection, number: int, rank: int, remote: str = DURABLE, *, uploaded: bool
+) -> None:
+    """Record whether a rank's part document is at a remote."""
+    query = "DELETE FROM copied_parts WHERE rank = ? AND save = ? AND remote = ?"
+    if uploaded:
+        query = (
+            "INSERT OR IGNORE INTO copied_parts SELECT save, remote, ? FROM copies "
+            "WHERE save = ? AND remote = ?"
+        )
+    sql.execute(query, (rank, number, remote))
 
 
 def record_lost(sql: apsw.Connection, version: int, remote: str) -> ShardState:
-    """Record that ``remote`` lost a shard; it is dirty again if its bytes are here.
+    """Record that ``remote`` lost a shard, and return the shard's state.
 
-    Its encoding at the remote stays known: see ``lost_as``.
+    It is dirty again if its bytes are here and the remote has to have them. The encoding that the
+    remote had stays known: see ``lost_as``.
     """
     shard = shards.require(sql, version)
-    if shard.state not in (ShardState.CLEAN, ShardState.DIRTY):
-        return shard.state
+    if shard.state not in SOUND_SHARDS and remote == DURABLE:
+        return shard.state  # nothing here could take the place of what was there
     uploads.forget_upload(sql, version, remote)
     sql.execute(
         "UPDATE drains SET verified_at = NULL, attempts = 0 WHERE version = ? AND remote = ?",
         (version, remote),
     )
-    if shard.state is ShardState.CLEAN:  # a dirty one waits for another remote
-        move(sql, version, ShardEvent.LOST_REMOTELY)
+    awaited = {DURABLE, *shards.required_replicas(sql, version)}
+    if shard.state is not ShardState.CLEAN or remote not in awaited:
+        return shard.state
+    move(sql, version, ShardEvent.LOST_REMOTELY)
     return ShardState.DIRTY
 
 
@@ -383,39 +386,98 @@ def record_outcome(
     incident: IncidentRecord | None,
     now: float,
 ) -> list[Shard]:
-    """Record how a save ended: published, superseded, refused or deleted.
+    """Record how a save ended at the durable remote; return the shards removed: see ``ended``."""
+    return list(ended(sql, policy, (number, DURABLE), state, incident, now).removed)
+
+
+def ended(
+    sql: apsw.Connection,
+    policy: Policy,
+    at: tuple[int, str],
+    outcome: SaveState,
+    incident: IncidentRecord | None,
+    now: float,
+) -> SaveOutcome:
+    """Record that a save, by number, ended at a remote: published, superseded, refused or deleted.
 
     What was decided here in the meantime stays: a deleted save is never published, a published
     one never superseded by a late report. A published save may make older ones local-only, by
-    policy. Returns the shards removed, for their files to go.
+    policy.
     """
-    if not _may_end(sql, saves.require_save(sql, number), state):
-        return []
+    number, remote = at
+    save, copy = saves.require_save(sql, number), copy_of(sql, number, remote)
+    if copy is None:
+        return SaveOutcome(news=False)
+    decides = remote == DURABLE
+    event = end_of(save.state, copy.state, outcome, decides=decides)
+    if event is None:
+        wait = not decides and is_undecided(save.state, outcome)
+        return SaveOutcome(news=decides and save.state is not outcome, wait=wait)
+    if isinstance(event, CopyEvent):
+        _end_copy(sql, number, remote, event, now)
+        return SaveOutcome(news=True)
+    if save.state is SaveState.SUPERSEDED and _is_published_since(sql, save):
+        return SaveOutcome(news=True)
+    return SaveOutcome(True, _end_save(sql, policy, save, event, incident, now))
+
+
+def give_up(sql: apsw.Connection, number: int, remote: str, now: float) -> bool:
+    """Record that a replica never gets a save whole; return whether that is news."""
+    copy = copy_of(sql, number, remote)
+    if copy is None or copy.state is not CopyState.OPEN:
+        return False
+    _end_copy(sql, number, remote, CopyEvent.GIVE_UP, now)
+    return True
+
+
+def _end_save(
+    sql: apsw.Connection,
+    policy: Policy,
+    save: Save,
+    event: SaveEvent,
+    incident: IncidentRecord | None,
+    now: float,
+) -> tuple[Shard, ...]:
+    """End a save as the durable remote decided; return the shards removed."""
     if incident is not None:
         notes.insert_incident(sql, incident, now)
-    if state is SaveState.PUBLISHED:
-        saves.publish(sql, number, now, None)
-        saves.skip_older(sql, policy, number, now)
-        return []
-    if state is SaveState.DELETED:
-        return saves.delete_save(sql, number)
-    move(sql, number, SAVE_ENDS[state])
-    return []
+    if event is SaveEvent.PUBLISH:
+        saves.publish(sql, save.number, now, None)
+        saves.skip_older(sql, policy, save.number, now)
+    elif event is SaveEvent.DELETE:
+        return tuple(saves.delete_save(sql, save.number))
+    else:
+        move(sql, save.number, event)
+    return ()
 
 
-def record_swept(sql: apsw.Connection, number: int) -> None:
-    """Record that a save has no unfinished uploads of ours left at the remote."""
-    sql.execute("UPDATE saves SET swept = 1 WHERE number = ?", (number,))
+def _end_copy(sql: apsw.Connection, number: int, remote: str, event: CopyEvent, now: float) -> None:
+    """End a save at a replica; unless it was published there, its shards need not wait for it."""
+    also = "published_at = ?, due = location IS NOT NULL"
+    published_at = now if event is CopyEvent.PUBLISH else None
+    move(sql, (number, remote), event, also=also, values=(published_at,))
+    _settle(sql, number)
+
+
+def record_swept(sql: apsw.Connection, number: int, remote: str = DURABLE) -> None:
+    """Record that a save has no unfinished uploads of ours left at a remote."""
+    sql.execute("UPDATE copies SET due = 0 WHERE save = ? AND remote = ?", (number, remote))
     uploads.forget_leftovers(sql, number)
 
 
-def forget_save(sql: apsw.Connection, number: int) -> None:
-    """Forget a deleted save once its objects are gone; its tombstone stays in the bucket."""
+def forget_save(sql: apsw.Connection, number: int, remote: str = DURABLE) -> bool:
+    """Forget where a deleted save was at a remote, as its objects are gone there.
+
+    Its tombstone stays in the bucket. Return whether that is news.
+    """
     sql.execute(
-        f"UPDATE saves SET location = NULL WHERE number = ? AND {SaveState.DELETED.sql()}",
-        (number,),
+        "UPDATE copies SET location = NULL, due = 0 WHERE save = ? AND remote = ? "
+        f"AND {CopyState.DELETED.sql()} AND location IS NOT NULL",
+        (number, remote),
     )
+    news = sql.changes() > 0
     uploads.forget_leftovers(sql, number)
+    return news
 
 
 def _verify(
@@ -435,15 +497,10 @@ def _verify(
     return after(shard.state, ShardEvent.VERIFIED_REMOTELY)
 
 
-def _may_end(sql: apsw.Connection, save: Save, state: SaveState) -> bool:
-    """Return whether a report that ``save`` ended as ``state`` still tells something new."""
-    if save.state in OPEN_SAVES:
-        return True
-    if save.state is not SaveState.SUPERSEDED or state is not SaveState.PUBLISHED:
-        return False
-    # It was published before the save that superseded it here, unless that one is published too.
-    return not any(
-        later.number > save.number and later.state in DURABLE_SAVES
+def _is_published_since(sql: apsw.Connection, save: Save) -> bool:
+    """Return whether the save that superseded ``save`` here, or a later one, is published."""
+    return any(
+        later.number > save.number and later.state is SaveState.PUBLISHED
         for later in saves.saves_of(sql, save.run, save.step)
     )
 
@@ -486,13 +543,17 @@ def lost_packs(sql: apsw.Connection, number: int, remote: str) -> dict[int, str]
     return dict(sql.execute(query, (remote, number)))
 
 
-def is_described(sql: apsw.Connection, shard: Shard) -> bool:
-    """Return whether a document at the durable remote names the encoding of ``shard`` there."""
+def is_described(sql: apsw.Connection, number: int, rank: int, remote: str) -> bool:
+    """Return whether a document at ``remote`` says how it stores the shards of a rank.
+
+    The drain writes it once, so those may not be sent as anything else from then on.
+    """
     query = (
-        f"SELECT {DURABLE_SAVES.sql()} OR EXISTS (SELECT 1 FROM parts WHERE save = number "
-        "AND rank = ? AND uploaded) FROM saves WHERE number = ?"
+        "SELECT EXISTS (SELECT 1 FROM copies WHERE save = ?1 AND remote = ?3 "
+        f"AND {CopyState.PUBLISHED.sql()}) OR EXISTS "
+        "(SELECT 1 FROM copied_parts WHERE save = ?1 AND rank = ?2 AND remote = ?3)"
     )
-    return bool(sql.execute(query, (shard.rank, shard.save)).get)
+    return bool(sql.execute(query, (number, rank, remote)).get)
 
 
 def _in_one_object(sql: apsw.Connection, version: int, remote: str) -> list[Shard]:
@@ -528,9 +589,9 @@ def record_missing(
     for each in _in_one_object(sql, version, remote):
         if each.state is ShardState.CLEAN:
             record_lost(sql, each.version, remote)
-    sql.execute("UPDATE saves SET swept = 0 WHERE number = ?", (number,))
+    sql.execute("UPDATE copies SET due = 1 WHERE save = ? AND remote = ?", (number, DURABLE))
     if publish_again and shard.state is ShardState.CLEAN and saves.parts_of(sql, number):
-        sql.execute("UPDATE parts SET uploaded = 0 WHERE save = ?", (number,))
+        sql.execute("DELETE FROM copied_parts WHERE save = ? AND remote = ?", (number, DURABLE))
         move_all(sql, "number = ?", SaveEvent.REOPEN, also="wanted = 1", values=(number,))
     known = "SELECT 1 FROM incidents WHERE run = ? AND step = ? AND message = ?"
     if sql.execute(known, (incident.run, incident.step, incident.message)).fetchone():
@@ -561,77 +622,10 @@ def configure_replicas(sql: apsw.Connection, replicas: Mapping[str, bool]) -> No
         _settle(sql, number)
 
 
-def record_location_at(sql: apsw.Connection, number: int, remote: str, location: str) -> None:
-    """Record where a save's objects go at a replica."""
-    sql.execute(
-        "UPDATE replications SET location = ? WHERE save = ? AND remote = ? AND location IS NULL",
-        (location, number, remote),
-    )
-
-
-def record_part_at(
-    sql: apsw.Connection, number: int, remote: str, rank: int, *, uploaded: bool
-) -> None:
-    """Record whether a rank's part is at a replica."""
-    query = "DELETE FROM replicated_parts WHERE rank = ? AND save = ? AND remote = ?"
-    if uploaded:
-        query = (
-            "INSERT OR IGNORE INTO replicated_parts SELECT save, remote, ? FROM replications "
-            "WHERE save = ? AND remote = ?"
-        )
-    sql.execute(query, (rank, number, remote))
-
-
-def record_outcome_at(
-    sql: apsw.Connection, number: int, remote: str, event: CopyEvent, now: float
-) -> bool:
-    """Record how a save ended at a replica; return whether that was news.
-
-    Unless it was published there, its shards need not wait for that replica any more.
-    """
-    found = replication_of(sql, number, remote)
-    if found is None or found.state is not CopyState.OPEN:
-        return False
-    published_at = now if event is CopyEvent.PUBLISH else None
-    also = "published_at = ?, due = location IS NOT NULL"
-    move(sql, (number, remote), event, also=also, values=(published_at,))
-    _settle(sql, number)
-    return True
-
-
-def record_lost_at(sql: apsw.Connection, version: int, remote: str) -> ShardState:
-    """Record that a replica lost a shard; return the shard's state, dirty if it was required.
-
-    What the replica held before its step was published there is sent again, if it is here.
-    """
-    shard = shards.require(sql, version)
-    sql.execute("DELETE FROM drains WHERE version = ? AND remote = ?", (version, remote))
-    required = shards.required_replicas(sql, version)
-    if shard.state is not ShardState.CLEAN or remote not in required:
-        return shard.state
-    move(sql, version, ShardEvent.LOST_REMOTELY)
-    return ShardState.DIRTY
-
-
-def record_swept_at(sql: apsw.Connection, number: int, remote: str) -> None:
-    """Record that a save has nothing unfinished left at a replica."""
-    sql.execute("UPDATE replications SET due = 0 WHERE save = ? AND remote = ?", (number, remote))
-    uploads.forget_leftovers(sql, number)
-
-
-def forget_save_at(sql: apsw.Connection, number: int, remote: str) -> None:
-    """Forget the copy of a deleted save at a replica, once its objects are gone there."""
-    sql.execute(
-        f"DELETE FROM replications WHERE save = ? AND remote = ? AND {CopyState.DELETED.sql()}",
-        (number, remote),
-    )
-    uploads.forget_leftovers(sql, number)
-
-
 def _begin_with(sql: apsw.Connection, name: str) -> None:
     """Begin copies at a new replica of all saves that can still be sent there."""
     sql.execute(
-        "INSERT OR IGNORE INTO replications (save, remote) SELECT number, ? FROM saves "
+        "INSERT OR IGNORE INTO copies (save, remote) SELECT number, ? FROM saves "
         f"WHERE {OPEN_SAVES.sql()} OR ({DURABLE_SAVES.sql()} "
         "AND EXISTS (SELECT 1 FROM parts WHERE save = number) "
         "AND NOT EXISTS (SELECT 1 FROM shards WHERE save = number "
@@ -643,9 +637,9 @@ def _begin_with(sql: apsw.Connection, name: str) -> None:
 def _wait_for_required(sql: apsw.Connection) -> None:
     """Keep the bytes here that a required replica has not got."""
     lacking = (
-        "here AND EXISTS (SELECT 1 FROM replications "
-        "JOIN replicas ON replicas.name = replications.remote "
-        f"WHERE replications.save = shards.save AND required AND {_COPY_IS_OPEN} "
+        "here AND EXISTS (SELECT 1 FROM copies "
+        "JOIN replicas ON replicas.name = copies.remote "
+        f"WHERE copies.save = shards.save AND required AND {_COPY_IS_OPEN} "
         f"AND {NOT_VERIFIED_AT.replace('?', 'replicas.name')})"
     )
     move_all(sql, lacking, ShardEvent.REMOTE_ADDED)

@@ -291,7 +291,8 @@ def open_saves(sql: apsw.Connection, dirty: Mapping[int, Dirty]) -> list[OpenSav
         f"group_concat(iif({IS_SEALED}, rank, NULL)), "
         f"max(iif({IS_SEALED}, ranks_on_node, NULL)), "
         f"coalesce(max({IS_SEALED} AND NOT follows), 0), "
-        "max(sealed_at), coalesce(min(uploaded), 0), "
+        "max(sealed_at), coalesce(min(EXISTS (SELECT 1 FROM copied_parts AS copy WHERE "
+        f"copy.save = number AND copy.rank = parts.rank AND copy.remote = '{DURABLE}')), 0), "
         "(SELECT committed_at FROM shards WHERE version = "
         "(SELECT max(+version) FROM shards WHERE save = saves.number)) "
         "FROM saves LEFT JOIN parts ON parts.save = saves.number "
@@ -639,7 +640,7 @@ def _removable(sql: apsw.Connection, saves: Sequence[OpenSave]) -> list[OpenSave
 
 def _unfinished(sql: apsw.Connection, whole: Collection[int]) -> dict[str, list[LocalStep]]:
     """Return the saves that are not published, run by run."""
-    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE {OPEN_SAVES.sql()}"
+    query = f"SELECT {rows.SAVE_COLUMNS} {rows.FROM_SAVES} {OPEN_SAVES.sql()}"
     by_run: dict[str, list[LocalStep]] = {}
     for save in map(rows.save_of, sql.execute(query)):
         by_run.setdefault(save.run, []).append(LocalStep(save, save.number in whole))

@@ -159,7 +159,7 @@ def adopt(
         return
     for replica in replicas:  # what this node does there itself stays
         sql.execute(
-            "INSERT OR IGNORE INTO replications (save, remote, state, location, published_at, due) "
+            "INSERT OR IGNORE INTO copies (save, remote, state, location, published_at, due) "
             "VALUES (?, ?, ?, ?, ?, 0)",
             (
                 *(number, replica.remote, CopyState.PUBLISHED),

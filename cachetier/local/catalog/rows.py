@@ -29,16 +29,22 @@ from cachetier_client.io import digests
 from cachetier.errors import CatalogDamagedError
 from cachetier.model.checkpoint import RankPart, Save
 from cachetier.model.lifecycle import ObjectState, PartState, SaveState, ShardState
+from cachetier.model.names import DURABLE
 from cachetier.model.objects import Head, ObjectVersion
 from cachetier.model.shard import Shard
 
 Row = tuple[Any, ...]
+# Saves, with what each has reached at the durable remote; a condition follows.
+FROM_SAVES = f"FROM saves_at AS saves WHERE remote = '{DURABLE}' AND"
 SAVE_COLUMNS = (
     "saves.number, saves.run, saves.step, saves.save_id, saves.state, saves.world_size, "
     "saves.overwrite, saves.started_at, saves.location, saves.published_at, saves.local_only_at, "
     "saves.wanted"
 )
-PART_COLUMNS = "rank, state, ranks_on_node, sealed_at, uploaded, follows"
+PART_COLUMNS = (
+    "rank, state, ranks_on_node, sealed_at, EXISTS (SELECT 1 FROM copied_parts AS copy "
+    "WHERE copy.save = parts.save AND copy.rank = parts.rank AND copy.remote = ?), follows"
+)
 UPLOADED_PART_COLUMNS = "number, etag, size_bytes, digest, raw_start, raw_bytes, frames"
 STORED_COLUMNS = (
     "codec, element_size, stored_bytes, stored_digest, frames, "

@@ -50,10 +50,12 @@ from cachetier.model.lifecycle import (
     KEPT_SAVES,
     OPEN_SAVES,
     REPLACED_SAVES,
+    CopyState,
     PartState,
     SaveEvent,
     SaveState,
 )
+from cachetier.model.names import DURABLE
 from cachetier.model.objects import is_mount
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
@@ -73,18 +75,19 @@ _PUBLISHED_BESIDE = (
     f"AND other.number <> saves.number AND {DURABLE_SAVES.sql('other.state')})"
 )
 ALONE_THERE = (
-    "NOT EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run "
+    "NOT EXISTS (SELECT 1 FROM saves_at AS other WHERE other.run = saves.run "
     "AND other.step = saves.step AND other.number <> saves.number "
-    "AND other.location = saves.location)"
+    "AND other.remote = saves.remote AND other.location = saves.location)"
 )
 _FORGETTABLE = (
     f"{CLOSED_SAVES.sql()} "
     "AND max(started_at, coalesce(published_at, 0)) < ?1 "
-    f"AND (location IS NULL OR ({DURABLE_SAVES.sql()} AND swept)) "
+    f"AND (location IS NULL OR {DURABLE_SAVES.sql()}) "
     f"AND {notes.NOT_PINNED} "
-    "AND NOT EXISTS (SELECT 1 FROM replications WHERE save = number AND due) "
-    "AND NOT EXISTS (SELECT 1 FROM saves AS other WHERE other.run = saves.run "
-    f"AND other.step = saves.step AND ({OPEN_SAVES.sql('other.state')} "
+    "AND NOT EXISTS (SELECT 1 FROM copies WHERE save = number AND copies.due) "
+    "AND NOT EXISTS (SELECT 1 FROM saves_at AS other WHERE other.run = saves.run "
+    "AND other.step = saves.step AND other.remote = saves.remote "
+    f"AND ({OPEN_SAVES.sql('other.state')} "
     f"OR ({REPLACED_SAVES.sql('other.state')} AND other.location IS NOT NULL))) "
     "AND NOT EXISTS (SELECT 1 FROM shards WHERE save = number "
     f"AND ({NOT_EVICTED} OR here))"
@@ -93,7 +96,7 @@ _FORGETTABLE = (
 
 def saves_where(sql: apsw.Connection, condition: str, *values: object) -> list[Save]:
     """Return the saves whose rows meet ``condition``, which may go on with their order."""
-    query = f"SELECT {rows.SAVE_COLUMNS} FROM saves WHERE {condition}"
+    query = f"SELECT {rows.SAVE_COLUMNS} {rows.FROM_SAVES} {condition}"
     return [rows.save_of(row) for row in sql.execute(query, values)]
 
 
@@ -148,7 +151,7 @@ def saves_of_run(sql: apsw.Connection, run: str) -> list[Save]:
 def unfinished_saves(sql: apsw.Connection) -> list[Save]:
     """Return saves that the drain still owes something: open, or deleted with objects left."""
     deleted = f"{SaveState.DELETED.sql()} AND location IS NOT NULL"
-    return saves_where(sql, f"{DRAINED_SAVES.sql()} OR ({deleted}) ORDER BY number")
+    return saves_where(sql, f"({DRAINED_SAVES.sql()} OR ({deleted})) ORDER BY number")
 
 
 def saves_with_bytes(sql: apsw.Connection) -> list[Save]:
@@ -231,9 +234,10 @@ def branches_with_steps(sql: apsw.Connection, run: str) -> list[str]:
     return rows.column(sql, query, *_branches_of(run))
 
 
-def parts_of(sql: apsw.Connection, number: int) -> list[RankPart]:
+def parts_of(sql: apsw.Connection, number: int, remote: str = DURABLE) -> list[RankPart]:
+    """Return the parts of a save that this node has; ``uploaded`` tells of ``remote``."""
     query = f"SELECT {rows.PART_COLUMNS} FROM parts WHERE save = ? ORDER BY rank"
-    return [rows.part_of(row) for row in sql.execute(query, (number,))]
+    return [rows.part_of(row) for row in sql.execute(query, (remote, number))]
 
 
 def summary_named(sql: apsw.Connection, ids: SaveIds) -> Summary:
@@ -264,14 +268,13 @@ def visible(
 
 
 def insert_save(sql: apsw.Connection, save: Save) -> Save:
-    """Insert a save and return it with its number."""
+    """Insert a save and return it with its number; ``publish`` says where a published one is."""
     sql.execute(
-        "INSERT INTO saves (run, step, save_id, state, world_size, overwrite, "
-        "started_at, location, local_only_at, swept) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO saves (run, step, save_id, state, world_size, overwrite, started_at, "
+        "local_only_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         (
             *(save.run, save.step, save.save_id, save.state, save.world_size, int(save.overwrite)),
-            *(save.started_at, save.location, save.local_only_at),
-            int(save.location is not None),  # known from the bucket: this node left nothing there
+            *(save.started_at, save.local_only_at),
         ),
     )
     return replace(save, number=sql.last_insert_rowid())
@@ -290,8 +293,14 @@ def publish(
         " AND (run, step) = (SELECT run, step FROM saves WHERE number = ?1)"
     )
     move_all(sql, others, SaveEvent.SUPERSEDE, values=(number, came_here))
-    also = "published_at = ?, location = coalesce(location, ?)"
-    move(sql, number, SaveEvent.PUBLISH, also=also, values=(at, location))
+    # A save that was published when its row began was learned of: this node left nothing there.
+    sql.execute(
+        "UPDATE copies SET published_at = ?1, location = coalesce(location, ?2), due = due OR "
+        f"(location IS NULL AND ?2 IS NOT NULL AND {CopyState.PUBLISHED.sql_not()}) "
+        "WHERE save = ?3 AND remote = ?4",
+        (at, location, number, DURABLE),
+    )
+    move(sql, number, SaveEvent.PUBLISH)
 
 
 def replace_local_only(sql: apsw.Connection, number: int) -> None:
@@ -356,8 +365,7 @@ def delete_local_only(sql: apsw.Connection, number: int) -> list[Shard]:
     if save.state not in KEPT_SAVES or notes.is_pinned(sql, save.run, save.step):
         return []
     shards = delete_save(sql, number)
-    sql.execute("DELETE FROM replications WHERE save = ?", (number,))
-    sql.execute("UPDATE saves SET location = NULL WHERE number = ?", (number,))
+    sql.execute("UPDATE copies SET location = NULL, due = 0 WHERE save = ?", (number,))
     return shards
 
 
@@ -455,7 +463,7 @@ def forgettable_saves(
     """
     return rows.column(
         sql,
-        f"SELECT number FROM saves WHERE run = ?2 AND {_FORGETTABLE} AND number <= (SELECT number "
+        f"SELECT number {rows.FROM_SAVES} run = ?2 AND {_FORGETTABLE} AND number <= (SELECT number "
         "FROM saves WHERE run = ?2 ORDER BY number DESC LIMIT 1 OFFSET ?3) AND number <> coalesce("
         f"(SELECT number FROM saves WHERE run = ?2 AND {DURABLE_SAVES.sql()} "
         "ORDER BY started_at DESC LIMIT 1), 0) ORDER BY number LIMIT ?4",
@@ -468,7 +476,7 @@ def forgettable_saves(
 
 def forget_some(sql: apsw.Connection, number: int, before: float, shards: int) -> bool:
     """Forget a save, or ``shards`` of its shards first; return whether nothing of it is left."""
-    found = f"SELECT local_only_at IS NOT NULL FROM saves WHERE {_FORGETTABLE} AND number = ?2"
+    found = f"SELECT local_only_at IS NOT NULL {rows.FROM_SAVES} {_FORGETTABLE} AND number = ?2"
     row = sql.execute(found, (before, number)).fetchone()
     if row is None:
         return True  # somebody reads it, or pinned it, meanwhile: it stays

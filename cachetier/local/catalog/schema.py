@@ -1,4 +1,4 @@
-"""The catalog's tables, version by version: a released migration is never edited.
+"""The catalog's tables, and how a catalog of the version before comes to have them.
 
 ``shards.body`` of small shards lies in a table of its own so that walking the shards never reads
 bodies. ``row_digest`` covers a row's identity: SQLite stores a flipped bit as readily as a sound
@@ -13,9 +13,11 @@ a remote, or on the way there: a *verified* one is there; a *lost* one was, and 
 of them, which the drain aborts when it sweeps up after the save, or an object: only one of these is
 ever replaced there.
 
-What a save has reached at the durable remote lies in ``saves`` and ``parts``; what it has reached
-at each replica, in ``replications`` and ``replicated_parts``. A save that begins here has a row for
-every replica from its first instant, so that none is missed; ``due`` marks those with work left.
+A row of ``copies`` says what a save has reached at one remote, the durable one among them, and
+``copied_parts`` which parts of ranks are there. A save that begins here has a row for every remote
+from its first instant, so that none is missed; ``due`` marks those with work left. ``saves`` itself
+has what this node decides. The state of the copy at the durable remote follows that of its save,
+as the durable remote decides; ``saves_at`` shows a save with what it has reached at a remote.
 
 ``replaced_uploads`` are unfinished uploads of shards that were replaced here: the completion of one
 may be under way still, and would overwrite what replaced it.
@@ -34,8 +36,65 @@ those it cannot be said that a rank never sealed.
 
 from __future__ import annotations
 
-MIGRATIONS: tuple[str, ...] = (
-    """
+# What is made of the tables of copies; a catalog of the version before gets it as it is.
+_OF_COPIES = """
+    CREATE INDEX due_copies ON copies (remote, save) WHERE due;
+    CREATE INDEX ended_copies ON copies (remote, save)
+        WHERE state IN ('given_up', 'refused', 'superseded');
+    -- From saves to copies, whatever the planner thinks of it: most queries name a state or a step.
+    CREATE VIEW saves_at AS
+        SELECT saves.*, copies.remote, copies.state AS copy_state, copies.location,
+               copies.published_at, copies.due
+        FROM saves CROSS JOIN copies ON copies.save = saves.number;
+    CREATE VIEW owed_shards AS
+        SELECT copies.remote, shards.save, shards.version, shards.size_bytes
+        FROM copies JOIN saves ON saves.number = copies.save
+        JOIN shards ON shards.save = copies.save
+        WHERE copies.due AND copies.state = 'open' AND saves.state IN ('open', 'published')
+          AND shards.state IN ('dirty', 'clean') AND shards.here
+          AND NOT EXISTS (SELECT 1 FROM verified_copies
+                          WHERE version = shards.version AND remote = copies.remote);
+
+    CREATE TRIGGER save_begins AFTER INSERT ON saves
+        BEGIN
+            INSERT INTO copies (save, remote, state, due) VALUES (NEW.number, 'durable',
+                iif(NEW.state = 'published', 'published', 'open'),
+                NEW.state IN ('open', 'local_only'));
+            INSERT INTO copies (save, remote) SELECT NEW.number, name FROM replicas
+                WHERE NEW.state IN ('open', 'local_only');
+        END;
+    CREATE TRIGGER save_is_published AFTER UPDATE OF state ON saves
+        WHEN NEW.state = 'published'
+        BEGIN UPDATE copies SET state = 'published'
+              WHERE save = NEW.number AND remote = 'durable'; END;
+    CREATE TRIGGER save_is_reopened AFTER UPDATE OF state ON saves
+        WHEN NEW.state = 'open' AND OLD.state = 'published'
+        BEGIN UPDATE copies SET state = 'open', due = 1
+              WHERE save = NEW.number AND remote = 'durable'; END;
+    CREATE TRIGGER save_ends AFTER UPDATE OF state ON saves
+        WHEN NEW.state IN ('superseded', 'refused')
+        BEGIN UPDATE copies SET state = NEW.state, due = due AND location IS NOT NULL
+              WHERE save = NEW.number AND (state = 'open' OR remote = 'durable'); END;
+    -- What is deleted is deleted at every replica. An empty location is one that nobody here knows:
+    -- the drain looks for it there.
+    CREATE TRIGGER save_is_deleted AFTER UPDATE OF state ON saves
+        WHEN NEW.state = 'deleted'
+        BEGIN
+            UPDATE copies SET state = 'deleted', due = location IS NOT NULL
+                WHERE save = NEW.number AND remote = 'durable';
+            INSERT INTO copies (save, remote, state, location)
+                SELECT NEW.number, name, 'deleted', '' FROM replicas WHERE true
+                ON CONFLICT (save, remote) DO UPDATE SET state = 'deleted', due = 1,
+                location = coalesce(location, '');
+        END;
+    CREATE TRIGGER shard_leaves BEFORE DELETE ON shards
+        WHEN EXISTS (SELECT 1 FROM copies WHERE save = OLD.save AND location IS NOT NULL AND due)
+        BEGIN INSERT OR IGNORE INTO leftovers
+              VALUES (OLD.save, OLD.name, OLD.version, OLD.digest); END;
+"""
+
+# A new catalog starts with it.
+SCHEMA = f"""
     CREATE TABLE store (
         id TEXT NOT NULL,
         created_at REAL NOT NULL
@@ -50,14 +109,16 @@ MIGRATIONS: tuple[str, ...] = (
         world_size INTEGER NOT NULL,
         overwrite INTEGER NOT NULL,
         started_at REAL NOT NULL,
-        location TEXT,
-        published_at REAL,
         local_only_at REAL,
         wanted INTEGER NOT NULL DEFAULT 0,
-        swept INTEGER NOT NULL DEFAULT 0,
         UNIQUE (run, step, save_id)
     ) STRICT;
-    CREATE INDEX unswept_saves ON saves (number) WHERE NOT swept AND location IS NOT NULL;
+    -- What a look at the node needs of the saves, whose number only grows: see `figures`.
+    CREATE INDEX saves_of_run ON saves (run, started_at) WHERE state <> 'deleted';
+    CREATE INDEX published_saves ON saves (run, started_at, step) WHERE state = 'published';
+    CREATE INDEX open_saves ON saves (number) WHERE state IN ('open', 'local_only');
+    CREATE INDEX local_only_saves ON saves (state) WHERE local_only_at IS NOT NULL;
+    CREATE INDEX mount_saves ON saves (run) WHERE state = 'objects';
 
     CREATE TABLE parts (
         save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
@@ -65,7 +126,6 @@ MIGRATIONS: tuple[str, ...] = (
         state TEXT NOT NULL,
         ranks_on_node INTEGER,
         sealed_at REAL,
-        uploaded INTEGER NOT NULL DEFAULT 0,
         follows INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (save, rank)
     ) STRICT, WITHOUT ROWID;
@@ -84,12 +144,13 @@ MIGRATIONS: tuple[str, ...] = (
         state TEXT NOT NULL,
         committed_at REAL NOT NULL,
         row_digest BLOB NOT NULL,
+        here INTEGER GENERATED ALWAYS AS (file_id IS NOT NULL OR inline) VIRTUAL,
         UNIQUE (save, name)
     ) STRICT;
     CREATE INDEX dirty_shards ON shards (save, version, rank, size_bytes) WHERE state = 'dirty';
     CREATE INDEX quarantined_shards ON shards (save, rank) WHERE state = 'quarantined';
     CREATE INDEX evictable_shards ON shards (save, version, size_bytes)
-        WHERE state = 'clean' AND (file_id IS NOT NULL OR inline);
+        WHERE state = 'clean' AND here;
 
     CREATE TABLE bodies (
         version INTEGER PRIMARY KEY REFERENCES shards (version) ON DELETE CASCADE,
@@ -115,6 +176,12 @@ MIGRATIONS: tuple[str, ...] = (
         PRIMARY KEY (version, remote)
     ) STRICT, WITHOUT ROWID;
     CREATE INDEX packed_drains ON drains (pack, remote) WHERE pack IS NOT NULL;
+    -- What a remote held and lost: see `copies`.
+    CREATE INDEX lost_drains ON drains (remote, version)
+        WHERE stored_bytes IS NOT NULL AND verified_at IS NULL;
+    CREATE VIEW verified_copies AS SELECT * FROM drains WHERE verified_at IS NOT NULL;
+    CREATE VIEW lost_copies AS SELECT * FROM drains
+        WHERE stored_bytes IS NOT NULL AND verified_at IS NULL;
 
     CREATE TABLE uploaded_parts (
         version INTEGER NOT NULL,
@@ -135,7 +202,7 @@ MIGRATIONS: tuple[str, ...] = (
         required INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
 
-    CREATE TABLE replications (
+    CREATE TABLE copies (
         save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
         remote TEXT NOT NULL,
         state TEXT NOT NULL DEFAULT 'open',
@@ -144,83 +211,23 @@ MIGRATIONS: tuple[str, ...] = (
         due INTEGER NOT NULL DEFAULT 1,
         PRIMARY KEY (save, remote)
     ) STRICT, WITHOUT ROWID;
-    CREATE INDEX due_replications ON replications (remote, save) WHERE due;
-    CREATE TRIGGER save_begins AFTER INSERT ON saves
-        WHEN NEW.state IN ('open', 'local_only')
-        BEGIN INSERT INTO replications (save, remote) SELECT NEW.number, name FROM replicas; END;
-    CREATE TRIGGER save_ends AFTER UPDATE OF state ON saves
-        WHEN NEW.state IN ('superseded', 'refused')
-        BEGIN UPDATE replications SET state = NEW.state, due = location IS NOT NULL
-              WHERE save = NEW.number AND state = 'open'; END;
 
-    CREATE TABLE replicated_parts (
+    CREATE TABLE copied_parts (
         save INTEGER NOT NULL,
         remote TEXT NOT NULL,
         rank INTEGER NOT NULL,
         PRIMARY KEY (save, remote, rank),
-        FOREIGN KEY (save, remote) REFERENCES replications (save, remote) ON DELETE CASCADE
+        FOREIGN KEY (save, remote) REFERENCES copies (save, remote) ON DELETE CASCADE
     ) STRICT, WITHOUT ROWID;
 
     CREATE TABLE leftovers (
         save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
         name TEXT NOT NULL,
-        PRIMARY KEY (save, name)
+        version INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        PRIMARY KEY (save, name, version)
     ) STRICT, WITHOUT ROWID;
-    CREATE TRIGGER shard_leaves BEFORE DELETE ON shards
-        WHEN EXISTS (SELECT 1 FROM saves WHERE number = OLD.save
-                     AND location IS NOT NULL AND NOT swept)
-          OR EXISTS (SELECT 1 FROM replications WHERE save = OLD.save
-                     AND location IS NOT NULL AND due)
-        BEGIN INSERT OR IGNORE INTO leftovers VALUES (OLD.save, OLD.name); END;
 
-    CREATE TABLE incidents (
-        number INTEGER PRIMARY KEY,
-        at REAL NOT NULL,
-        code TEXT NOT NULL,
-        message TEXT NOT NULL,
-        hint TEXT NOT NULL,
-        run TEXT NOT NULL,
-        step INTEGER NOT NULL,
-        name TEXT,
-        rank INTEGER
-    ) STRICT;
-    """,
-    # What a look at the node needs of the saves, whose number only grows: see `figures`.
-    """
-    CREATE INDEX saves_of_run ON saves (run, started_at) WHERE state <> 'deleted';
-    CREATE INDEX published_saves ON saves (run, started_at, step) WHERE state = 'published';
-    CREATE INDEX open_saves ON saves (number) WHERE state IN ('open', 'local_only');
-    CREATE INDEX local_only_saves ON saves (state) WHERE local_only_at IS NOT NULL;
-    CREATE INDEX lost_replications ON replications (remote, save)
-        WHERE state IN ('given_up', 'refused', 'superseded');
-    """,
-    """
-    CREATE TABLE pins (
-        run TEXT NOT NULL,
-        step INTEGER NOT NULL,
-        pinned_at REAL NOT NULL,
-        PRIMARY KEY (run, step)
-    ) STRICT, WITHOUT ROWID;
-    CREATE TRIGGER step_leaves AFTER UPDATE OF state ON saves
-        WHEN NEW.state = 'deleted'
-        BEGIN DELETE FROM pins WHERE run = NEW.run AND step = NEW.step AND NOT EXISTS (
-              SELECT 1 FROM saves WHERE run = NEW.run AND step = NEW.step
-              AND state NOT IN ('superseded', 'refused', 'deleted')); END;
-    """,
-    """
-    CREATE TABLE taken_back (
-        run TEXT NOT NULL,
-        step INTEGER NOT NULL,
-        save_id TEXT NOT NULL,
-        PRIMARY KEY (run, step, save_id)
-    ) STRICT, WITHOUT ROWID;
-    """,
-    # What a remote held and lost: see `copies`.
-    """
-    CREATE INDEX lost_drains ON drains (remote, version)
-        WHERE stored_bytes IS NOT NULL AND verified_at IS NULL;
-    """,
-    """
     CREATE TABLE replaced_uploads (
         save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
         name TEXT NOT NULL,
@@ -234,34 +241,45 @@ MIGRATIONS: tuple[str, ...] = (
         BEGIN INSERT OR IGNORE INTO replaced_uploads
               SELECT OLD.save, OLD.name, remote, upload_id FROM drains
               WHERE version = OLD.version AND upload_id IS NOT NULL; END;
-    DROP TRIGGER shard_leaves;
-    ALTER TABLE leftovers RENAME TO leftover_names;
-    CREATE TABLE leftovers (
-        save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
-        name TEXT NOT NULL,
-        version INTEGER NOT NULL,
-        digest BLOB NOT NULL,
-        PRIMARY KEY (save, name, version)
+
+    CREATE TABLE incidents (
+        number INTEGER PRIMARY KEY,
+        at REAL NOT NULL,
+        code TEXT NOT NULL,
+        message TEXT NOT NULL,
+        hint TEXT NOT NULL,
+        run TEXT NOT NULL,
+        step INTEGER NOT NULL,
+        name TEXT,
+        rank INTEGER
+    ) STRICT;
+
+    CREATE TABLE pins (
+        run TEXT NOT NULL,
+        step INTEGER NOT NULL,
+        pinned_at REAL NOT NULL,
+        PRIMARY KEY (run, step)
     ) STRICT, WITHOUT ROWID;
-    INSERT INTO leftovers SELECT save, name, 0, zeroblob(8) FROM leftover_names;
-    DROP TABLE leftover_names;
-    CREATE TRIGGER shard_leaves BEFORE DELETE ON shards
-        WHEN EXISTS (SELECT 1 FROM saves WHERE number = OLD.save
-                     AND location IS NOT NULL AND NOT swept)
-          OR EXISTS (SELECT 1 FROM replications WHERE save = OLD.save
-                     AND location IS NOT NULL AND due)
-        BEGIN INSERT OR IGNORE INTO leftovers
-              VALUES (OLD.save, OLD.name, OLD.version, OLD.digest); END;
-    """,
-    # How much `saves` and `notes` forgot, of what figures count for ever.
-    """
+    CREATE TRIGGER step_leaves AFTER UPDATE OF state ON saves
+        WHEN NEW.state = 'deleted'
+        BEGIN DELETE FROM pins WHERE run = NEW.run AND step = NEW.step AND NOT EXISTS (
+              SELECT 1 FROM saves WHERE run = NEW.run AND step = NEW.step
+              AND state NOT IN ('superseded', 'refused', 'deleted')); END;
+
+    CREATE TABLE taken_back (
+        run TEXT NOT NULL,
+        step INTEGER NOT NULL,
+        save_id TEXT NOT NULL,
+        PRIMARY KEY (run, step, save_id)
+    ) STRICT, WITHOUT ROWID;
+
+    -- How much `saves` and `notes` forgot, of what figures count for ever.
     CREATE TABLE pruned (
         kind TEXT PRIMARY KEY,
         number INTEGER NOT NULL
     ) STRICT, WITHOUT ROWID;
-    """,
-    # Claims on the store id: see `notes`.
-    """
+
+    -- Claims on the store id: see `notes`.
     CREATE TABLE store_claims (
         remote TEXT PRIMARY KEY,
         epoch TEXT NOT NULL,
@@ -269,9 +287,8 @@ MIGRATIONS: tuple[str, ...] = (
         before TEXT NOT NULL,
         noticed_at REAL
     ) STRICT, WITHOUT ROWID;
-    """,
-    # Objects of the S3 door: see `model.objects`. Their pieces are shards of the mount's save.
-    """
+
+    -- Objects of the S3 door: see `model.objects`. Their pieces are shards of the mount's save.
     CREATE TABLE objects (
         version INTEGER PRIMARY KEY AUTOINCREMENT,
         save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
@@ -289,12 +306,16 @@ MIGRATIONS: tuple[str, ...] = (
         remote_etag TEXT,
         epoch TEXT,
         waits TEXT,
-        row_digest BLOB NOT NULL
+        row_digest BLOB NOT NULL,
+        acknowledged_at REAL,
+        conditional INTEGER NOT NULL DEFAULT 0,
+        stamped INTEGER,
+        request INTEGER
     ) STRICT;
-    CREATE INDEX mount_saves ON saves (run) WHERE state = 'objects';
     CREATE INDEX object_keys ON objects (save, key, version);
     CREATE INDEX unshown_objects ON objects (save, version, follows) WHERE state <> 'clean';
     CREATE INDEX unshown_keys ON objects (save, key) WHERE state <> 'clean';
+    CREATE INDEX object_deletions ON objects (request) WHERE request IS NOT NULL;
     CREATE INDEX object_conflicts ON objects (save) WHERE state = 'conflict';
 
     CREATE TABLE object_uploads (
@@ -329,14 +350,8 @@ MIGRATIONS: tuple[str, ...] = (
         written INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (save, epoch)
     ) STRICT, WITHOUT ROWID;
-    """,
-    # Which of two writers of a key is newer: see `model.superseding`.
-    """
-    ALTER TABLE objects ADD COLUMN acknowledged_at REAL;
-    ALTER TABLE objects ADD COLUMN conditional INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE objects ADD COLUMN stamped INTEGER;
-    ALTER TABLE objects ADD COLUMN request INTEGER;
-    CREATE INDEX object_deletions ON objects (request) WHERE request IS NOT NULL;
+
+    -- Which of two writers of a key is newer: see `model.superseding`.
     CREATE TABLE superseded_objects (
         version INTEGER PRIMARY KEY,
         save INTEGER NOT NULL REFERENCES saves (number) ON DELETE CASCADE,
@@ -344,34 +359,33 @@ MIGRATIONS: tuple[str, ...] = (
         reason TEXT NOT NULL,
         superseded_at REAL NOT NULL
     ) STRICT;
-    """,
-    # What queries repeat is said once: whether a shard's bytes are here, and what remotes have.
-    """
-    ALTER TABLE shards ADD COLUMN here INTEGER
-        GENERATED ALWAYS AS (file_id IS NOT NULL OR inline) VIRTUAL;
-    DROP INDEX evictable_shards;
-    CREATE INDEX evictable_shards ON shards (save, version, size_bytes)
-        WHERE state = 'clean' AND here;
-    CREATE VIEW verified_copies AS SELECT * FROM drains WHERE verified_at IS NOT NULL;
-    CREATE VIEW lost_copies AS SELECT * FROM drains
-        WHERE stored_bytes IS NOT NULL AND verified_at IS NULL;
-    CREATE VIEW owed_shards AS
-        SELECT replications.remote, shards.save, shards.version, shards.size_bytes
-        FROM replications JOIN saves ON saves.number = replications.save
-        JOIN shards ON shards.save = replications.save
-        WHERE replications.due AND replications.state = 'open'
-          AND saves.state IN ('open', 'published')
-          AND shards.state IN ('dirty', 'clean') AND shards.here
-          AND NOT EXISTS (SELECT 1 FROM verified_copies
-                          WHERE version = shards.version AND remote = replications.remote);
-    -- What is deleted is deleted at every replica. An empty location is one that nobody here knows:
-    -- whoever deletes looks for it there.
-    CREATE TRIGGER save_is_deleted AFTER UPDATE OF state ON saves
-        WHEN NEW.state = 'deleted'
-        BEGIN INSERT INTO replications (save, remote, state, location)
-              SELECT NEW.number, name, 'deleted', '' FROM replicas WHERE true
-              ON CONFLICT (save, remote) DO UPDATE SET state = 'deleted', due = 1,
-              location = coalesce(location, ''); END;
-    """,
-)
-VERSION = len(MIGRATIONS)
+    {_OF_COPIES}
+"""
+
+# What brings a catalog of the version before to this one, in one transaction.
+FROM_BEFORE = f"""
+    DROP VIEW owed_shards;
+    DROP TRIGGER save_begins;
+    DROP TRIGGER save_ends;
+    DROP TRIGGER IF EXISTS save_is_deleted;
+    DROP TRIGGER shard_leaves;
+    DROP INDEX unswept_saves;
+    DROP INDEX due_replications;
+    DROP INDEX lost_replications;
+    ALTER TABLE replications RENAME TO copies;
+    ALTER TABLE replicated_parts RENAME TO copied_parts;
+    INSERT INTO copies (save, remote, state, location, published_at, due)
+        SELECT number, 'durable',
+            iif(state IN ('published', 'superseded', 'refused', 'deleted'), state, 'open'),
+            location, published_at,
+            state IN ('open', 'local_only') OR (location IS NOT NULL AND (state = 'deleted'
+                OR (state IN ('published', 'superseded', 'refused') AND NOT swept)))
+        FROM saves;
+    INSERT INTO copied_parts SELECT save, 'durable', rank FROM parts WHERE uploaded;
+    ALTER TABLE saves DROP COLUMN location;
+    ALTER TABLE saves DROP COLUMN published_at;
+    ALTER TABLE saves DROP COLUMN swept;
+    ALTER TABLE parts DROP COLUMN uploaded;
+    {_OF_COPIES}
+"""
+VERSION = 12

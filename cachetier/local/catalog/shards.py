@@ -353,9 +353,9 @@ def required_replicas(sql: apsw.Connection, version: int) -> set[str]:
         rows.column(
             sql,
             "SELECT replicas.name FROM replicas "
-            "JOIN replications ON replications.remote = replicas.name "
-            "JOIN shards ON shards.save = replications.save "
-            f"WHERE shards.version = ? AND required AND {AWAITED_COPIES.sql('replications.state')}",
+            "JOIN copies ON copies.remote = replicas.name "
+            "JOIN shards ON shards.save = copies.save "
+            f"WHERE shards.version = ? AND required AND {AWAITED_COPIES.sql('copies.state')}",
             version,
         )
     )

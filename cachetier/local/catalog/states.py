@@ -29,7 +29,7 @@ from cachetier.model.lifecycle import (
 
 _TABLES: dict[type[Event], tuple[str, str]] = {  # and the columns that name a row
     SaveEvent: ("saves", "number = ?"),
-    CopyEvent: ("replications", "save = ? AND remote = ?"),
+    CopyEvent: ("copies", "save = ? AND remote = ?"),
     PartEvent: ("parts", "save = ? AND rank = ?"),
     ShardEvent: ("shards", "version = ?"),
     ObjectEvent: ("objects", "version = ?"),

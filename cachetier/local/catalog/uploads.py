@@ -14,15 +14,7 @@ from cachetier_client.bucket_format.stored import Codec
 from cachetier.local.catalog import rows, saves, shards
 from cachetier.local.catalog.rows import FinishedUploadPart, Replaced, UploadRecord
 from cachetier.model.checkpoint import Save
-from cachetier.model.lifecycle import DECIDED_COPIES, DECIDED_SAVES
-
-
-def unswept_saves(sql: apsw.Connection) -> list[Save]:
-    """Return saves that ended, and may have left unfinished uploads at the remote."""
-    return saves.saves_where(
-        sql,
-        f"NOT swept AND location IS NOT NULL AND {DECIDED_SAVES.sql()} ORDER BY number",
-    )
+from cachetier.model.lifecycle import DECIDED_COPIES
 
 
 def names_of_save(sql: apsw.Connection, number: int, names: Sequence[str]) -> list[str]:
@@ -58,28 +50,20 @@ def forget_leftovers(sql: apsw.Connection, number: int) -> None:
     """Forget the leftovers of a save, once no remote is to be swept for it any more."""
     for table in ("leftovers", "replaced_uploads"):
         sql.execute(
-            f"DELETE FROM {table} WHERE save = ?1 AND NOT EXISTS (SELECT 1 FROM saves "
-            "WHERE number = ?1 AND location IS NOT NULL AND NOT swept) AND NOT EXISTS "
-            "(SELECT 1 FROM replications WHERE save = ?1 AND location IS NOT NULL AND due)",
+            f"DELETE FROM {table} WHERE save = ?1 AND NOT EXISTS "
+            "(SELECT 1 FROM copies WHERE save = ?1 AND location IS NOT NULL AND due)",
             (number,),
         )
 
 
-def ended_locations(sql: apsw.Connection, run: str, remote: str | None) -> dict[str, Save]:
-    """Return the saves of a run that take no more uploads, by where they lie.
-
-    At the durable remote, or with a name at that replica.
-    """
-    if remote is None:
-        ended = f"location IS NOT NULL AND {DECIDED_SAVES.sql()} AND {saves.ALONE_THERE}"
-        found = saves.saves_where(sql, f"run = ? AND {ended}", run)
-        return {str(save.location): save for save in found}
+def ended_locations(sql: apsw.Connection, run: str, remote: str) -> dict[str, Save]:
+    """Return the saves of a run that take no more uploads at a remote, by where they lie there."""
     query = (
-        f"SELECT replications.location, {rows.SAVE_COLUMNS} FROM replications "
-        "JOIN saves ON number = save WHERE run = ? AND remote = ? "
-        f"AND replications.location <> '' AND {DECIDED_COPIES.sql('replications.state')}"
+        f"SELECT {rows.SAVE_COLUMNS} FROM saves_at AS saves WHERE run = ? AND remote = ? "
+        f"AND location <> '' AND {DECIDED_COPIES.sql('copy_state')} AND {saves.ALONE_THERE}"
     )
-    return {str(at): rows.save_of(row) for at, *row in sql.execute(query, (run, remote))}
+    found = map(rows.save_of, sql.execute(query, (run, remote)))
+    return {str(save.location): save for save in found}
 
 
 def save_of_upload(

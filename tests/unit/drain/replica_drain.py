@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
-from cachetier.drain.serve.remote_state import ReplicaRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.stats import DrainStats
-from cachetier.model.names import DURABLE
 from cachetier.notifier import Changes
 from cachetier.steps.incidents import Incidents
 from tests.stateful.real_drain import ORDERS, RealDrain
@@ -23,6 +22,6 @@ class ReplicaDrain(RealDrain):
             changes,
             Incidents(self._store),
             self._clock,
-            ReplicaRemoteState(self._store, "near", DURABLE),
+            RemoteState(self._store, "near"),
         )
         return Dispatcher(context, ORDERS)

@@ -172,7 +172,7 @@ def test_a_published_step_whose_place_is_forgotten_gets_it_from_its_manifest(
 ) -> None:
     patient.saved()
     patient.evicts()
-    patient.sql("UPDATE saves SET location = NULL WHERE step = 1")
+    patient.sql("UPDATE copies SET location = NULL WHERE save = 1")
 
     assert patient.found() == [FindingKind.ROW_CONTRADICTS]
     patient.repaired()

@@ -75,7 +75,8 @@ def test_adopting_an_older_save_does_not_supersede_one_that_came_since(patient: 
     body, mark = LARGE, os.getxattr(patient.path(shard), IDENTITY_ATTRIBUTE)
     patient.sql("DELETE FROM saves WHERE step = 2")
     patient.sql("DELETE FROM shards WHERE save NOT IN (SELECT number FROM saves)")
-    patient.sql("DELETE FROM parts WHERE save NOT IN (SELECT number FROM saves)")
+    for table in ("parts", "copies", "copied_parts"):
+        patient.sql(f"DELETE FROM {table} WHERE save NOT IN (SELECT number FROM saves)")
     with patient.running() as node:  # the old file goes to lost+found; the step is saved again
         save_step(node, 2, "since")
     lost = patient.cache_dir / "lost+found" / patient.path(shard).name

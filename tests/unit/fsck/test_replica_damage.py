@@ -13,10 +13,11 @@ from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
 from cachetier_client.io.digests import digest_of
 
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.fsck.findings import FindingKind, FsckReport
 from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.local.catalog import copies
-from cachetier.model.lifecycle import CopyEvent, ShardState
+from cachetier.model.lifecycle import SaveState, ShardState
 from cachetier.model.names import DURABLE
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.fill import Room
@@ -47,10 +48,10 @@ class Mirrored(Patient):
             store = node.store
             store.write(copies.configure_replicas, {"near": False})
             rows = [row for row in node.rows() if row.step == 1]
-            store.write(copies.record_location_at, 1, "near", "1")
+            store.write(copies.record_location, 1, "1", "near")
             for row in rows:
                 store.write(copies.record_verified, row.version, "near", [DURABLE], 0.0)
-            store.write(copies.record_outcome_at, 1, "near", CopyEvent.PUBLISH, 0.0)
+            RemoteState(store, "near").ended(1, SaveState.PUBLISHED, None, 0.0)
 
     def looked(self, *, repair: bool = False) -> FsckReport:
         remotes = [
@@ -197,7 +198,7 @@ def test_a_durable_step_that_is_still_on_its_way_to_a_replica_is_looked_at_there
     body, nonce = encode(claimed), {MANIFEST_NONCE_KEY: claimed.nonce}
     key = bucket.layout.manifest_key("run", 1)
     mirrored.near.put(key, body, digest=digest_of(body), metadata=nonce)
-    mirrored.sql("UPDATE replications SET state = 'open', due = 1")
+    mirrored.sql("UPDATE copies SET state = 'open', due = 1")
 
     assert mirrored.looked().findings == []
     mirrored.near.delete(RAW)

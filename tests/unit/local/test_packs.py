@@ -12,6 +12,7 @@ from cachetier.local.catalog.rows import NewShard
 from cachetier.local.catalog.shards import ShardFilter, beside_small_of, small_of
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
+from cachetier.model.names import DURABLE
 from cachetier.model.packs import PACKED_UP_TO_BYTES, PackedExtent
 from cachetier.model.shard import Shard
 
@@ -42,7 +43,7 @@ def number_of(store: Store, step: int = 1) -> int:
     return save.number
 
 
-def pack(store: Store, *shards: Shard, remote: str = "far") -> list[Shard]:
+def pack(store: Store, *shards: Shard, remote: str = DURABLE) -> list[Shard]:
     """Record shards of five bytes each in one pack."""
     packs = {
         shard.version: InPack(PACK, at * 5, 5 * len(shards), 0xAB)
@@ -81,7 +82,9 @@ def test_small_shards_of_a_rank_are_found_and_all_others(store: Store) -> None:
     number = number_of(store)
 
     def names(shard_filter: ShardFilter) -> list[str]:
-        found = store.read(lambda sql: shards.dirty_shards_of(sql, number, -1, "far", shard_filter))
+        found = store.read(
+            lambda sql: shards.dirty_shards_of(sql, number, -1, DURABLE, shard_filter)
+        )
         return [shard.name for shard in found]
 
     assert names(small_of(0)) == ["a", "c"]
@@ -115,7 +118,7 @@ def test_all_members_of_a_pack_become_clean_together(store: Store) -> None:
 
     assert [shard.name for shard in pack(store, *found)] == ["a", "b", "c"]
     assert {state_of(store, shard) for shard in found} == {ShardState.CLEAN}
-    stored = store.read(lambda sql: shards.stored_of(sql, found[1].version, "far"))
+    stored = store.read(lambda sql: shards.stored_of(sql, found[1].version, DURABLE))
     assert stored is not None
     assert stored.pack == InPack(PACK, 5, 15, 0xAB)
 
@@ -136,29 +139,29 @@ def test_members_that_went_or_were_damaged_meanwhile_are_passed_over(store: Stor
 def test_a_member_that_another_remote_still_lacks_stays_dirty(store: Store) -> None:
     shard = put(store, "a")
     packs = {shard.version: InPack(PACK, 0, 5, 0xAB)}
-    store.write(copies.record_packed, packs, "far", ["far", "near"], NOW)
+    store.write(copies.record_packed, packs, DURABLE, [DURABLE, "near"], NOW)
 
     assert state_of(store, shard) is ShardState.DIRTY
     number = number_of(store)
-    assert store.read(lambda sql: shards.dirty_shards_of(sql, number, -1, "far")) == []
+    assert store.read(lambda sql: shards.dirty_shards_of(sql, number, -1, DURABLE)) == []
 
 
 def test_members_of_a_lost_pack_are_dirty_again_and_know_it_no_more(store: Store) -> None:
     shard = put(store, "a")
     pack(store, shard)
-    store.write(copies.record_lost, shard.version, "far")
+    store.write(copies.record_lost, shard.version, DURABLE)
 
     assert state_of(store, shard) is ShardState.DIRTY
-    assert store.read(lambda sql: shards.stored_of(sql, shard.version, "far")) is None
+    assert store.read(lambda sql: shards.stored_of(sql, shard.version, DURABLE)) is None
 
 
 def test_a_lost_member_may_be_sent_alone(store: Store) -> None:
     shard = put(store, "a")
     pack(store, shard)
-    store.write(copies.record_lost, shard.version, "far")
-    store.write(copies.record_verified, shard.version, "far", ["far"], NOW)
+    store.write(copies.record_lost, shard.version, DURABLE)
+    store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], NOW)
 
-    stored = store.read(lambda sql: shards.stored_of(sql, shard.version, "far"))
+    stored = store.read(lambda sql: shards.stored_of(sql, shard.version, DURABLE))
     assert stored is not None
     assert stored.pack is None
 
@@ -171,10 +174,10 @@ def test_neighbours_in_a_pack_are_those_of_the_same_save_without_bytes_here(stor
     evict(store, *shards[1:], *elsewhere)
 
     version = shards[1].version
-    found = store.read(lambda sql: copies.evicted_in_pack(sql, version, "far", PACK))
+    found = store.read(lambda sql: copies.evicted_in_pack(sql, version, DURABLE, PACK))
     assert found == [PackedExtent(shards[at].version, 5 * at, 5) for at in (1, 2, 3)]
     assert store.read(lambda sql: copies.evicted_in_pack(sql, version, "near", PACK)) == []
-    assert store.read(lambda sql: copies.evicted_in_pack(sql, version, "far", "other")) == []
+    assert store.read(lambda sql: copies.evicted_in_pack(sql, version, DURABLE, "other")) == []
 
 
 def test_shards_that_went_since_are_no_neighbours(store: Store) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.drain.serve.remote_state import DurableRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.local.catalog import figures, saves
 from cachetier.local.catalog.figures import NodeTotals
@@ -69,10 +69,7 @@ def test_a_step_that_is_not_divisible_is_whole_here_and_never_sent(
     assert latest(every_tenth, Level.DURABLE) is None
     assert every_tenth.get("run", 7, "rank-1") == LARGE
     assert not remote.list("").keys
-    assert (
-        unfinished(every_tenth.store, DurableRemoteState(every_tenth.store), {}, lambda *_: None)
-        == []
-    )
+    assert unfinished(every_tenth.store, RemoteState(every_tenth.store), {}, lambda *_: None) == []
 
 
 def test_a_step_that_is_divisible_is_drained(every_tenth: Node) -> None:

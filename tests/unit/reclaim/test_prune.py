@@ -10,7 +10,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import NotFoundError, PinnedError
-from cachetier.local.catalog import copies, figures, manifests, notes, saves, uploads
+from cachetier.local.catalog import copies, figures, manifests, notes, saves
 from cachetier.local.catalog.rows import IncidentRecord, NewShard, RemoteCopy
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import SaveState, ShardState
@@ -40,7 +40,7 @@ def saved(node: Node, clock: FakeClock, step: int, *, evict: bool = True) -> Sav
     while node.drain.drain_one():
         pass
     node.drain.publish_all()
-    for save in node.store.read(uploads.unswept_saves):
+    for save in node.store.read(copies.due_saves, DURABLE):
         node.store.write(copies.record_swept, save.number)
     if evict:
         for row in node.rows():
@@ -158,9 +158,7 @@ def test_a_pinned_step_stays(node: Node, clock: FakeClock) -> None:
 def test_a_save_that_is_not_swept_yet_stays(node: Node, clock: FakeClock) -> None:
     saved(node, clock, 1)
     passed(node, clock)
-    node.store.write(
-        lambda sql: sql.execute("UPDATE saves SET swept = 0 WHERE step = 1").fetchall()
-    )
+    node.store.write(lambda sql: sql.execute("UPDATE copies SET due = 1 WHERE save = 1").fetchall())
 
     assert prune(node, clock) == 0
 

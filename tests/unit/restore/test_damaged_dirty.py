@@ -12,7 +12,7 @@ from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
-from cachetier.drain.serve.remote_state import DurableRemoteState, ReplicaRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import IntegrityError
 from cachetier.local.catalog import copies, saves
 from cachetier.model.lifecycle import ShardState
@@ -51,7 +51,7 @@ class Damaged:
         node.put(IDS, "a", DATA)
         node.checkpoints.seal(IDS, 1)
         self.near.put("tier/run/1/a", DATA, digest=digest_of(DATA))
-        remote_state, shard = ReplicaRemoteState(node.store, "near", REMOTE), self.shard()
+        remote_state, shard = RemoteState(node.store, "near"), self.shard()
         (save,) = node.store.read(lambda sql: saves.saves_of(sql, "run", 1))
         remote_state.locate(save.number, "1")
         remote_state.verified(shard.version, 1.0, Stored.raw(shard.content))
@@ -114,7 +114,7 @@ def test_while_the_replica_is_away_the_shard_stays_quarantined_and_is_tried_agai
 
 def test_without_another_copy_it_stays_lost(node: Node, clock: FakeClock) -> None:
     made = Damaged(node, clock)
-    node.store.write(copies.record_lost_at, made.shard().version, "near")
+    node.store.write(copies.record_lost, made.shard().version, "near")
     with pytest.raises(IntegrityError):
         made.restore.open("run", 1, "a", SECONDS)
     assert made.restore.mend(SECONDS) == 0
@@ -129,9 +129,9 @@ def test_what_was_damaged_while_it_waited_for_a_replica_that_gave_up_is_clean_on
     node.store.write(copies.configure_replicas, {"near": False, "other": True})
     (save,) = node.store.read(lambda sql: saves.saves_of(sql, "run", 1))
     shard = made.shard()
-    DurableRemoteState(node.store, REMOTE).verified(shard.version, 1.0, Stored.raw(shard.content))
+    RemoteState(node.store, REMOTE).verified(shard.version, 1.0, Stored.raw(shard.content))
     assert made.shard().state is ShardState.QUARANTINED  # "other" has not got it
-    ReplicaRemoteState(node.store, "other", REMOTE).give_up(save.number, 2.0)
+    RemoteState(node.store, "other").give_up(save.number, 2.0)
     assert made.restore.mend(SECONDS) == 1
     assert made.shard().state is ShardState.CLEAN
     made.restore.close()

@@ -136,7 +136,8 @@ def test_a_step_that_waits_for_no_other_node_is_exposed_until_it_is_published(
     save_step(node, 1)
     for shard in node.rows():
         node.store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], clock.now())
-    node.store._committer.run(lambda sql: sql.execute("UPDATE parts SET uploaded = 1"))
+    for rank in (0, 1):
+        node.store.write(copies.record_part, node.rows()[0].save, rank, uploaded=True)
     clock.advance(3000)
     found = look(node, clock)
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import apsw
 import pytest
 
 from cachetier.errors import PinnedError
-from cachetier.local.catalog import copies, schema
+from cachetier.local.catalog import copies
 from cachetier.local.catalog.notes import PinTotals, pin_totals
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import Policy
@@ -162,37 +161,3 @@ def test_a_step_that_was_deleted_elsewhere_takes_its_pin_along(
     assert node.checkpoints.pins() == []
     save_step(node, 1, save="another")
     assert not node.checkpoints.step("run", 1)[0].pinned
-
-
-def test_a_catalog_of_the_first_version_learns_of_pins_and_keeps_its_shards(
-    tmp_path: Path, remote: MemoryObjectStore, clock: FakeClock, vfs: str
-) -> None:
-    node = Node(tmp_path / "n", remote, clock, vfs=vfs)
-    save_step(node, 1)
-    node.close()
-    _made_old(tmp_path / "n" / "catalog.db")
-
-    node = Node(tmp_path / "n", remote, clock, vfs=vfs)
-    node.checkpoints.pin("run", 1)
-    node.drain.drain_all()
-    assert node.get("run", 1, "rank-1") == LARGE
-    assert not any(node.evict(row) for row in node.rows())
-    node.close()
-
-
-def _made_old(path: Path) -> None:
-    """Turn a catalog into one that the first schema wrote, with the same rows."""
-    new = apsw.Connection(str(path))
-    old = apsw.Connection(str(path.with_suffix(".old")))
-    old.execute(schema.MIGRATIONS[0])
-    old.execute("DROP TRIGGER save_begins")
-    for (table,) in list(old.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")):
-        columns = ", ".join(row[1] for row in old.execute(f"PRAGMA table_info({table})"))
-        for row in new.execute(f"SELECT {columns} FROM {table}"):
-            old.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
-    begins = new.execute("SELECT sql FROM sqlite_schema WHERE name = 'save_begins'").get
-    old.execute(str(begins))
-    old.pragma("user_version", 1)
-    new.close()
-    old.close()
-    path.with_suffix(".old").replace(path)

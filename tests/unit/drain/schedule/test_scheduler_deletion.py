@@ -7,14 +7,14 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.schedule.queue_state import Situation
 from cachetier.drain.schedule.scheduler import SaveView, plan
 from cachetier.drain.schedule.tasks import TaskKind
-from cachetier.drain.serve.remote_state import DurableRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.snapshot import unfinished
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 
 
 def views(node: Node) -> list[SaveView]:
-    return unfinished(node.store, DurableRemoteState(node.store), {}, lambda *_damage: None)
+    return unfinished(node.store, RemoteState(node.store), {}, lambda *_damage: None)
 
 
 def planned(node: Node, clock: FakeClock) -> list[tuple[TaskKind, str]]:

@@ -11,7 +11,8 @@ from cachetier.drain.schedule.tasks import TaskKind, Work, name_key
 from cachetier.local.catalog import copies, manifests, parts, uploads
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import RankPart, Save
-from cachetier.model.lifecycle import PartState, SaveState
+from cachetier.model.lifecycle import DECIDED_SAVES, PartState, SaveState
+from cachetier.model.names import DURABLE
 from tests.fakes.fake_clock import FakeClock
 from tests.stateful.node import Node
 
@@ -63,7 +64,8 @@ def ours(store: Store, number: int, *names: str) -> list[str]:
 
 
 def unswept(store: Store) -> list[int]:
-    return [save.number for save in store.read(uploads.unswept_saves)]
+    due = store.read(copies.due_saves, DURABLE)
+    return [save.number for save in due if save.state in DECIDED_SAVES]
 
 
 def test_names_are_remembered_until_the_save_is_swept_up_after(

@@ -11,7 +11,7 @@ from cachetier.drain.messages import AnyRequest, Request
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.context import DrainContext
 from cachetier.drain.serve.dispatcher import Dispatcher
-from cachetier.drain.serve.remote_state import DurableRemoteState, RemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.stats import DrainStats
 from cachetier.local.catalog import notes
 from cachetier.local.catalog.rows import IncidentRecord
@@ -34,7 +34,7 @@ class Answering:
         remote_state: RemoteState | None = None,
         queue: QueueState | None = None,
     ) -> None:
-        state = remote_state or DurableRemoteState(node.store, DURABLE)
+        state = remote_state or RemoteState(node.store, DURABLE)
         self.node = node
         self.queue = queue or QueueState(clock, lambda: 1.0)
         self.stats = DrainStats(state.remote, clock)

@@ -20,13 +20,12 @@ from cachetier.drain.messages import (
 )
 from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve import save_reports
-from cachetier.drain.serve.remote_state import ReplicaRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.save_reports import PUBLISH_UNSEALED_SECONDS
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import copies, saves
 from cachetier.model.lifecycle import SaveState
 from tests.fakes.fake_clock import FakeClock
-from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
 from tests.unit.drain.serve.answering import Answering
 
@@ -74,7 +73,7 @@ def test_a_replica_that_reports_a_removal_again_is_told_nothing_of_the_save(
     node: Node, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     node.store.write(copies.configure_replicas, {"near": False})
-    near = Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
+    near = Answering(node, clock, RemoteState(node.store, "near"))
     node.put(IDS, "a", DATA)
     near.answer(SaveLocated(1, "1"))
     node.checkpoints.delete_step("run", 1)
@@ -107,7 +106,7 @@ def test_a_save_that_was_swept_is_not_swept_again(serve: Answering) -> None:
 
 def test_a_part_that_a_replica_lost_is_written_there_again(node: Node, clock: FakeClock) -> None:
     node.store.write(copies.configure_replicas, {"near": False})
-    near = Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
+    near = Answering(node, clock, RemoteState(node.store, "near"))
     node.put(IDS, "a", DATA)
     node.checkpoints.seal(IDS, 1)
     near.answer(SaveLocated(1, "1"))
@@ -123,7 +122,7 @@ def test_a_part_that_waits_for_rank_0_is_released_by_a_replica_that_saw_it_seal(
     node: Node, clock: FakeClock
 ) -> None:
     node.store.write(copies.configure_replicas, {"near": False})
-    near = Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
+    near = Answering(node, clock, RemoteState(node.store, "near"))
     ids = SaveIds("run", 1, "save", 1, 2)
     node.put(ids, "a", DATA)
     node.checkpoints.seal(ids, 1, follows=True)

@@ -16,7 +16,7 @@ from cachetier.drain.messages import (
     ShardVerified,
     UploadBegun,
 )
-from cachetier.drain.serve.remote_state import ReplicaRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import IntegrityError, NotFoundError
 from cachetier.local.catalog import copies
 from cachetier.local.files.data_files import Files
@@ -40,7 +40,7 @@ def serve(node: Node, clock: FakeClock) -> Answering:
 def near(node: Node, clock: FakeClock) -> Answering:
     """A replica that nothing waits for: its drain sends what is durable already, too."""
     node.store.write(copies.configure_replicas, {"near": False})
-    return Answering(node, clock, ReplicaRemoteState(node.store, "near", REMOTE))
+    return Answering(node, clock, RemoteState(node.store, "near"))
 
 
 def verified(serve: Answering, name: str, stored: Stored | None = None) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.schedule.scheduler import SaveView
-from cachetier.drain.serve.remote_state import DurableRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.local.catalog import shards
 from cachetier.model.packs import PACKED_UP_TO_BYTES
@@ -28,7 +28,7 @@ def filled(node: Node) -> None:
 
 
 def shown(node: Node, *, packing: bool = True, busy: Collection[str] = ()) -> SaveView:
-    remote_state = DurableRemoteState(node.store, "memory")
+    remote_state = RemoteState(node.store)
     (view,) = unfinished(
         node.store,
         remote_state,

@@ -14,6 +14,7 @@ from cachetier.local.catalog import copies, notes, parts, saves, shards, uploads
 from cachetier.local.catalog.rows import FinishedUploadPart, IncidentRecord, NewShard
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ForbiddenTransitionError, SaveState, ShardState
+from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
 
 IDS = SaveIds("run", 1, "save-1", 0, 1)
@@ -40,11 +41,11 @@ def save_state(store: Store, save_id: str = "save-1") -> SaveState:
 
 def test_an_upload_is_found_again_with_its_finished_parts(store: Store) -> None:
     shard = put(store)
-    store.write(uploads.begin_upload, shard.version, "r", "upload", 16)
+    store.write(uploads.begin_upload, shard.version, DURABLE, "upload", 16)
     part = FinishedUploadPart(1, "etag", 16, 0xAB, 0, 16)
-    store.write(uploads.record_parts, shard.version, "r", [part])
+    store.write(uploads.record_parts, shard.version, DURABLE, [part])
 
-    progress = store.read(lambda sql: uploads.progress_of(sql, shard.version, "r"))
+    progress = store.read(lambda sql: uploads.progress_of(sql, shard.version, DURABLE))
 
     assert (progress.upload_id, progress.part_bytes, progress.parts) == ("upload", 16, (part,))
 
@@ -66,13 +67,13 @@ def test_an_upload_has_the_parts_of_its_own_shard_and_remote_alone(store: Store)
 
 def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(store: Store) -> None:
     shard = put(store)
-    store.write(uploads.begin_upload, shard.version, "r", "upload", 16, Codec.ZSTD)
+    store.write(uploads.begin_upload, shard.version, DURABLE, "upload", 16, Codec.ZSTD)
     part = FinishedUploadPart(
         1, "etag", 16, 2**64 - 1, 8 << 20, 4 << 20, (StoredFrame(7, 1), StoredFrame(9, 2**64 - 1))
     )
-    store.write(uploads.record_parts, shard.version, "r", [part])
+    store.write(uploads.record_parts, shard.version, DURABLE, [part])
 
-    progress = store.read(lambda sql: uploads.progress_of(sql, shard.version, "r"))
+    progress = store.read(lambda sql: uploads.progress_of(sql, shard.version, DURABLE))
 
     assert (progress.codec, progress.parts) == (Codec.ZSTD, (part,))
 
@@ -96,35 +97,35 @@ def test_what_a_remote_holds_is_remembered_for_each(store: Store) -> None:
 def test_frames_that_cannot_be_the_shard_are_damage(store: Store, sizes: tuple[int, ...]) -> None:
     shard = put(store)
     lie = Stored(Codec.ZSTD, 50 + table_bytes(1), 1, tuple(StoredFrame(size, 1) for size in sizes))
-    store.write(copies.record_verified, shard.version, "r", ["r"], NOW, lie)
+    store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], NOW, lie)
 
     with pytest.raises(CatalogDamagedError):
-        store.read(lambda sql: shards.stored_of(sql, shard.version, "r"))
+        store.read(lambda sql: shards.stored_of(sql, shard.version, DURABLE))
 
 
 def test_a_new_upload_forgets_the_parts_of_the_old_one(store: Store) -> None:
     shard = put(store)
-    store.write(uploads.begin_upload, shard.version, "r", "first", 16)
+    store.write(uploads.begin_upload, shard.version, DURABLE, "first", 16)
     store.write(
         uploads.record_parts,
         shard.version,
-        "r",
+        DURABLE,
         [FinishedUploadPart(1, "etag", 16, 0xAB, 0, 16)],
     )
 
-    store.write(uploads.begin_upload, shard.version, "r", "second", 32)
-    progress = store.read(lambda sql: uploads.progress_of(sql, shard.version, "r"))
+    store.write(uploads.begin_upload, shard.version, DURABLE, "second", 32)
+    progress = store.read(lambda sql: uploads.progress_of(sql, shard.version, DURABLE))
     assert (progress.upload_id, progress.part_bytes, progress.parts) == ("second", 32, ())
 
-    store.write(uploads.forget_upload, shard.version, "r")
-    progress = store.read(lambda sql: uploads.progress_of(sql, shard.version, "r"))
+    store.write(uploads.forget_upload, shard.version, DURABLE)
+    progress = store.read(lambda sql: uploads.progress_of(sql, shard.version, DURABLE))
     assert progress.upload_id is None
 
 
 def test_attempts_are_counted_from_one(store: Store) -> None:
     shard = put(store)
 
-    assert [store.write(uploads.count_attempt, shard.version, "r") for _ in range(3)] == [
+    assert [store.write(uploads.count_attempt, shard.version, DURABLE) for _ in range(3)] == [
         1,
         2,
         3,
@@ -151,20 +152,20 @@ def test_a_shard_is_clean_once_every_required_remote_has_it(store: Store) -> Non
 
 def test_reports_about_a_replaced_shard_are_refused(store: Store) -> None:
     shard = put(store, b"first")
-    store.write(uploads.begin_upload, shard.version, "r", "upload", 16)
+    store.write(uploads.begin_upload, shard.version, DURABLE, "upload", 16)
     put(store, b"second")
 
     reports: list[Callable[[], object]] = [
-        lambda: store.write(copies.record_verified, shard.version, "r", ["r"], NOW),
-        lambda: store.write(uploads.begin_upload, shard.version, "r", "again", 16),
+        lambda: store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], NOW),
+        lambda: store.write(uploads.begin_upload, shard.version, DURABLE, "again", 16),
         lambda: store.write(
             uploads.record_parts,
             shard.version,
-            "r",
+            DURABLE,
             [FinishedUploadPart(1, "etag", 16, 1, 0, 16)],
         ),
-        lambda: store.write(uploads.count_attempt, shard.version, "r"),
-        lambda: store.write(copies.record_lost, shard.version, "r"),
+        lambda: store.write(uploads.count_attempt, shard.version, DURABLE),
+        lambda: store.write(copies.record_lost, shard.version, DURABLE),
     ]
     for report in reports:
         with pytest.raises(NotFoundError):
@@ -176,27 +177,27 @@ def test_damaged_bytes_do_not_become_clean(store: Store) -> None:
     store.write(shards.record_damage, shard.version, None, NOW)
 
     with pytest.raises(ForbiddenTransitionError):
-        store.write(copies.record_verified, shard.version, "r", ["r"], NOW)
+        store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], NOW)
     assert state_of(store, shard) is ShardState.QUARANTINED
 
 
 def test_what_the_remote_lost_is_sent_again_if_it_is_here(store: Store) -> None:
     shard = put(store)
-    assert store.write(copies.record_lost, shard.version, "r") is ShardState.DIRTY, (
+    assert store.write(copies.record_lost, shard.version, DURABLE) is ShardState.DIRTY, (
         "it was never clean"
     )
-    store.write(copies.record_verified, shard.version, "r", ["r"], NOW)
+    store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], NOW)
 
-    assert store.write(copies.record_lost, shard.version, "r") is ShardState.DIRTY
+    assert store.write(copies.record_lost, shard.version, DURABLE) is ShardState.DIRTY
     assert store.read(lambda sql: shards.verified_remotes(sql, shard.version)) == set()
 
 
 def test_what_the_remote_lost_and_is_not_here_stays_evicted(store: Store) -> None:
     shard = put(store)
-    store.write(copies.record_verified, shard.version, "r", ["r"], NOW)
+    store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], NOW)
     store.write(shards.evict, shard.version)
 
-    assert store.write(copies.record_lost, shard.version, "r") is ShardState.EVICTED
+    assert store.write(copies.record_lost, shard.version, DURABLE) is ShardState.EVICTED
 
 
 def test_a_location_never_changes(store: Store) -> None:
@@ -301,14 +302,14 @@ def test_a_twin_has_the_same_bytes_in_the_same_save(store: Store) -> None:
         new = NewShard(name, 0, content, body=data)
         ids = SaveIds("run", step, "save-1", 0, 1)
         shard = store.write(parts.commit_shard, store.policy, ids, new, NOW).shard
-        store.write(copies.record_verified, shard.version, "r", ["r"], NOW)
+        store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], NOW)
         return shard
 
     put_as("before", 1, b"bytes")
     shard, _ = put_as("a", 2, b"bytes"), put_as("b", 2, b"other")
-    assert store.read(copies.twin_of, shard, "r") is None
+    assert store.read(copies.twin_of, shard, DURABLE) is None
 
     twin = put_as("c", 2, b"bytes")
-    found = store.read(copies.twin_of, shard, "r")
+    found = store.read(copies.twin_of, shard, DURABLE)
     assert found is not None and found.version == twin.version
     assert store.read(copies.twin_of, shard, "elsewhere") is None

@@ -7,7 +7,7 @@ import pytest
 from cachetier_client.bucket_format.stored import InPack, Stored
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.serve.remote_state import DurableRemoteState, ReplicaRemoteState
+from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import FencedError
 from cachetier.local.catalog import copies, saves, shards
 from cachetier.model.checkpoint import Save
@@ -26,8 +26,8 @@ class Two:
         self.node = node
         self.store = node.store
         self.configure(required=required)
-        self.durable = DurableRemoteState(self.store, REMOTE)
-        self.near = ReplicaRemoteState(self.store, "near", REMOTE)
+        self.durable = RemoteState(self.store, REMOTE)
+        self.near = RemoteState(self.store, "near")
 
     def configure(self, *, required: bool) -> None:
         self.store.write(copies.configure_replicas, {"near": required})
@@ -37,7 +37,7 @@ class Two:
         self.node.checkpoints.seal(ids, 1)
         return next(row for row in self.node.rows() if row.name == name)
 
-    def verified(self, remote_state: DurableRemoteState | ReplicaRemoteState, shard: Shard) -> None:
+    def verified(self, remote_state: RemoteState, shard: Shard) -> None:
         remote_state.verified(shard.version, 1.0, Stored.raw(shard.content))
 
     def state(self, shard: Shard) -> ShardState:
@@ -52,7 +52,7 @@ class Two:
 
     def there(self) -> CopyState | None:
         number = self.number()
-        found = self.store.read(lambda sql: copies.replication_of(sql, number, "near"))
+        found = self.store.read(lambda sql: copies.copy_of(sql, number, "near"))
         return found.state if found is not None else None
 
     def publish(self) -> None:
@@ -75,7 +75,7 @@ def test_a_shard_is_clean_once_every_required_remote_has_it(
     required: Two, near_first: bool
 ) -> None:
     shard = required.save()
-    both: list[DurableRemoteState | ReplicaRemoteState] = [required.durable, required.near]
+    both: list[RemoteState] = [required.durable, required.near]
     order = both[::-1] if near_first else both
     required.verified(order[0], shard)
     assert required.state(shard) is ShardState.DIRTY
@@ -320,15 +320,15 @@ def test_a_location_at_a_replica_is_that_of_one_save_there(node: Node) -> None:
     for ids in both:
         two.save(f"of-{ids.step}", ids)
 
-    two.store.write(copies.record_location_at, two.number(), "near", "1")
+    two.store.write(copies.record_location, two.number(), "1", "near")
 
     found = {
         (ids.step, each.remote): each.location
         for ids in both
-        for each in two.store.read(copies.replications_of, two.number(ids))
+        for each in two.store.read(copies.copies_at_replicas, two.number(ids))
     }
     nowhere = {(1, "other"): None, (2, "near"): None, (2, "other"): None}
     assert found == {(1, "near"): "1", **nowhere}
-    two.store.write(copies.record_location_at, two.number(), "near", "1~save")
-    (there, _) = two.store.read(copies.replications_of, two.number())
+    two.store.write(copies.record_location, two.number(), "1~save", "near")
+    (there, _) = two.store.read(copies.copies_at_replicas, two.number())
     assert there.location == "1", "it never changes"

@@ -14,12 +14,12 @@ from tests.stateful.node import Node
 from tests.unit.steps.test_operations import save_step
 
 RUNS = 1000
-GROWING = ("saves", "shards", "drains", "parts", "replications", "replicated_parts", "objects")
+GROWING = ("saves", "shards", "drains", "parts", "copies", "copied_parts", "objects")
 BIG_SCANS = tuple(f"SCAN {table}" for table in GROWING)
 OF_A_PART = {  # indices that hold few rows, or only those of what lies here
     *("dirty_shards", "quarantined_shards", "evictable_shards"),
     *("mount_saves", "unshown_objects", "object_conflicts"),
-    *("open_saves", "local_only_saves", "due_replications", "lost_replications"),
+    *("open_saves", "local_only_saves", "due_copies", "ended_copies"),
 }
 
 
@@ -54,7 +54,7 @@ def test_no_query_walks_a_table_that_only_grows(node: Node) -> None:
     def walks(sql: apsw.Connection) -> list[str]:
         asked = [each for each in statements_of_a_look(sql) if "SELECT" in each[0]]
         assert len(asked) > 18
-        assert any("FROM replications" in statement for statement, _ in asked)
+        assert any("FROM copies" in statement for statement, _ in asked)
         lines = [line for each in asked for line in plan_of(sql, *each)]
         walked = [line for line in lines if line.startswith(BIG_SCANS)]
         return [line for line in walked if line.rsplit(" ", 1)[-1] not in OF_A_PART]
@@ -75,7 +75,7 @@ def test_what_a_replica_never_gets_is_counted_from_those_alone(node: Node) -> No
         (asked,) = (each for each in statements_of_a_look(sql) if "'given_up'" in each[0])
         return " ".join(plan_of(sql, *asked))
 
-    assert "USING INDEX lost_replications" in node.store.look(plan)
+    assert "USING INDEX ended_copies" in node.store.look(plan)
 
 
 def test_a_thousand_runs_are_found_without_a_walk_over_their_saves(node: Node) -> None:

@@ -15,7 +15,7 @@ import apsw
 import pytest
 
 from cachetier.errors import CachetierError
-from cachetier.local.catalog import copies, figures, notes, saves, shards
+from cachetier.local.catalog import copies, figures, notes, saves, shards, uploads
 from cachetier.local.repair import check_queries
 from cachetier.local.store import Store
 from tests.unit.local.catalog.test_parts import IDS, put
@@ -49,11 +49,11 @@ PLANS: dict[str, tuple[Callable[[apsw.Connection], object], str]] = {
     ),
     "owed to a replica": (
         lambda sql: copies.lag_of(sql, "near"),
-        "due_replications, lost_replications, shards of save, sorter (count(distinct))",
+        "due_copies, ended_copies, shards of save, sorter (count(distinct))",
     ),
     "owed to a replica since": (
         lambda sql: copies.waiting_since(sql, "near"),
-        "co-routine (subquery-n), due_replications, shards of save",
+        "co-routine (subquery-n), due_copies, shards of save",
     ),
     "owed to the durable remote": (
         lambda sql: copies.durable_lag(sql, REMOTE),
@@ -70,6 +70,23 @@ PLANS: dict[str, tuple[Callable[[apsw.Connection], object], str]] = {
     "verified names": (
         lambda sql: copies.verified_names(sql, 1, REMOTE),
         "shards of save",
+    ),
+    "saves due at a remote": (
+        lambda sql: copies.due_saves(sql, "near"),
+        "due_copies",
+    ),
+    "a save at a remote": (lambda sql: copies.save_at(sql, 1, "near"), ""),
+    "uploads that ended": (
+        lambda sql: uploads.ended_locations(sql, "run", "near"),
+        "saves of step",
+    ),
+    "saves of a step": (
+        lambda sql: saves.saves_of(sql, "run", 1),
+        "saves of step, sorter (order by)",
+    ),
+    "incomplete saves": (
+        lambda sql: saves.incomplete_saves(sql, 1.0),
+        "open_saves, saves of step",
     ),
     "saves to send again": (
         lambda sql: copies.saves_to_send_again(sql, REMOTE),

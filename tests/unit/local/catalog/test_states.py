@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 import cachetier
-from cachetier.local.catalog.schema import MIGRATIONS
+from cachetier.local.catalog.schema import SCHEMA as TABLES
 from cachetier.local.catalog.states import move, move_all, move_part
 from cachetier.model import lifecycle
 from cachetier.model.lifecycle import (
@@ -37,8 +37,7 @@ SCHEMA, STATES = (PACKAGE / "local" / "catalog" / name for name in ("schema.py",
 @pytest.fixture
 def sql() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
-    for migration in MIGRATIONS:
-        connection.execute(migration)
+    connection.execute(TABLES)
     return connection
 
 
@@ -125,9 +124,9 @@ def test_a_copy_ends_with_its_save(
 ) -> None:
     sql.execute("INSERT INTO replicas VALUES ('near', 0), ('far', 0)")
     (number,) = begin(sql, SaveState.OPEN)
-    query = "UPDATE replications SET state = ?, due = 0, location = 'x' WHERE remote = 'near'"
+    query = "UPDATE copies SET state = ?, due = 0, location = 'x' WHERE remote = 'near'"
     sql.execute(query, (there,))
-    sql.execute("DELETE FROM replications WHERE remote = 'far'")
+    sql.execute("DELETE FROM copies WHERE remote = 'far'")
 
     move(sql, number, event)
 
@@ -137,7 +136,7 @@ def test_a_copy_ends_with_its_save(
         expected = after(there, ends[event])
     if event is SaveEvent.DELETE:
         expected = after(there, CopyEvent.DELETE)
-    rows = dict(sql.execute("SELECT remote, state FROM replications"))
+    rows = dict(sql.execute("SELECT remote, state FROM copies"))
     assert rows["near"] == expected
     assert rows.get("far") == ("deleted" if event is SaveEvent.DELETE else None)
 
@@ -173,13 +172,13 @@ def test_no_other_statement_changes_a_state() -> None:
     assert found == {}
 
 
-def test_of_the_schema_two_triggers_change_a_state(sql: apsw.Connection) -> None:
+def test_of_the_schema_four_triggers_change_a_state(sql: apsw.Connection) -> None:
     query = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' ORDER BY name"
     changing = [
         name for name, text in sql.execute(query) if ASSIGNED.search(" ".join(text.split()))
     ]
 
-    assert changing == ["save_ends", "save_is_deleted"]
+    assert changing == ["save_ends", "save_is_deleted", "save_is_published", "save_is_reopened"]
 
 
 LITERAL = re.compile(r"\bstate (=|<>|IN|NOT IN) \(?'")
@@ -203,19 +202,28 @@ CONDITIONS = {
     "saves_of_run": [SaveState.DELETED.sql_not()],
     "published_saves": [lifecycle.DURABLE_SAVES.sql()],
     "open_saves": [lifecycle.OPEN_SAVES.sql()],
-    "lost_replications": [lifecycle.LOST_COPIES.sql()],
+    "ended_copies": [lifecycle.LOST_COPIES.sql()],
     "mount_saves": [lifecycle.MOUNT_SAVES.sql()],
     "unshown_objects": [ObjectState.CLEAN.sql_not()],
     "unshown_keys": [ObjectState.CLEAN.sql_not()],
     "object_conflicts": [ObjectState.CONFLICT.sql()],
     "owed_shards": [
-        CopyState.OPEN.sql("replications.state"),
+        CopyState.OPEN.sql("copies.state"),
         lifecycle.COPIED_SAVES.sql("saves.state"),
         lifecycle.SOUND_SHARDS.sql("shards.state"),
     ],
-    "save_begins": [lifecycle.OPEN_SAVES.sql("NEW.state")],
+    "save_begins": [
+        SaveState.PUBLISHED.sql("NEW.state"),
+        *[lifecycle.OPEN_SAVES.sql("NEW.state")] * 2,
+    ],
     "save_ends": [lifecycle.REPLACED_SAVES.sql("NEW.state"), CopyState.OPEN.sql()],
-    "save_is_deleted": [SaveState.DELETED.sql("NEW.state"), CopyState.DELETED.sql()],
+    "save_is_deleted": [SaveState.DELETED.sql("NEW.state"), *[CopyState.DELETED.sql()] * 2],
+    "save_is_published": [SaveState.PUBLISHED.sql("NEW.state"), CopyState.PUBLISHED.sql()],
+    "save_is_reopened": [
+        SaveState.OPEN.sql("NEW.state"),
+        SaveState.PUBLISHED.sql("OLD.state"),
+        CopyState.OPEN.sql(),
+    ],
     "step_leaves": [SaveState.DELETED.sql("NEW.state"), lifecycle.ENDED_SAVES.sql_not()],
     "upload_is_replaced": [lifecycle.OPEN_SAVES.sql()],
 }
