@@ -1,4 +1,4 @@
-"""What remotes hold: verified and lost shards, packs, parts, and how far saves are at replicas.
+"""What remotes hold: verified and lost shards, packs, parts, and how far saves are at each remote.
 
 Only ``serve`` writes it; the drain process reports over its channel and waits for the answer, so
 what it was told is recorded is synced. Each function that writes runs inside a transaction
@@ -8,9 +8,9 @@ deleted meanwhile: the drain then drops that work.
 Nothing that happens at a replica changes what a save is at the durable remote; only shards that
 waited for a required replica become clean when it has them, or is found never to get them.
 
-A shard whose object is missing at the durable remote is dirty again. The encoding that the remote
-had stays known (a row of ``drains`` that is not verified any more), as documents in the bucket may
-name it.
+A shard whose object is missing at a remote that has to have it is dirty again. The encoding that
+the remote had stays known (a row of ``drains`` that is not verified any more), as documents in the
+bucket may name it.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -79,3 +81,43 @@ def test_an_older_catalog_is_refused_with_what_to_do(tmp_path: Path) -> None:
         connection.open_writer(tmp_path / "catalog.db", 0.0)
 
     assert refusal.value.hint.startswith("Start the cachetier that wrote it, flush")
+
+
+def test_a_migration_that_is_cut_off_anywhere_leaves_the_catalog_before(tmp_path: Path) -> None:
+    path = tmp_path / "catalog.db"
+    for last in count(1):
+        for each in tmp_path.iterdir():
+            each.unlink() if each.is_file() else shutil.rmtree(each)
+        unpack(GOLDEN / BEFORE, tmp_path)
+        if not cut_off(path, last):
+            break
+        left = apsw.Connection(str(path))
+        assert left.pragma("user_version") == schema.VERSION - 1
+        assert ("table", "replications") in described(left)
+        left.close()
+    assert last > 20, "each statement of the migration was the last once"
+    writer = connection.open_writer(path, 0.0)
+    assert writer.pragma("user_version") == schema.VERSION
+    connection.abandon(writer)
+
+
+def cut_off(path: Path, last: int) -> bool:
+    """Open a catalog and end after statement ``last`` of its migration; return whether it did."""
+    seen: list[str] = []
+
+    def trace(cursor: apsw.Cursor, statement: str, _values: Any) -> bool:
+        if cursor.connection.in_transaction:
+            seen.append(statement)
+        return len(seen) <= last
+
+    def hook(opened: apsw.Connection) -> None:
+        opened.exec_trace = trace
+
+    apsw.connection_hooks.append(hook)
+    try:
+        connection.abandon(connection.open_writer(path, 0.0))
+    except CatalogDamagedError:
+        return True
+    finally:
+        apsw.connection_hooks.remove(hook)
+    return False
