@@ -5,6 +5,7 @@ Deeds of a ``World``; each proves that its fault took place, and counts it in ``
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tests.stateful.two_nodes import World
 
 REPAIRS = 3
+CLOSED_SECONDS = 10.0  # on a busy machine, until a thread of a restore has closed what it read
 
 Deed = Callable[[], None]
 
@@ -237,7 +239,10 @@ class HandsOnDisk:
         evictor = self._world._evictor(node)
         for row in node.rows():
             if row.state is ShardState.CLEAN and node._still_remote(row):
-                require(evictor.evict(row), f"{row.name} cannot be evicted from a full disk")
+                ends_at = time.monotonic() + CLOSED_SECONDS
+                while not (gone := evictor.evict(row)) and time.monotonic() < ends_at:
+                    time.sleep(0.01)
+                require(gone, f"{row.name} cannot be evicted from a full disk")
 
     def _go_on(self, turns: int) -> None:
         world = self._world
