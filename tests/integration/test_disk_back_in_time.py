@@ -218,4 +218,4 @@ def is_published(node: Node) -> bool:
 
 
 def part_is_uploaded(sql: apsw.Connection) -> bool:
-    return bool(sql.execute("SELECT 1 FROM parts WHERE uploaded").fetchone())
+    return bool(sql.execute("SELECT 1 FROM copied_parts").fetchone())

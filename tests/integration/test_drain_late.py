@@ -110,7 +110,7 @@ def test_the_completion_of_a_replaced_version_overwrites_nothing(
 
 
 def part_is_uploaded(sql: apsw.Connection) -> bool:
-    return bool(sql.execute("SELECT 1 FROM parts WHERE uploaded").fetchone())
+    return bool(sql.execute("SELECT 1 FROM copied_parts").fetchone())
 
 
 def overwrite(wire: Wire, node: Node) -> None:

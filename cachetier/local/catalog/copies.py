@@ -460,8 +460,15 @@ def _end_copy(sql: apsw.Connection, number: int, remote: str, event: CopyEvent, 
 
 
 def record_swept(sql: apsw.Connection, number: int, remote: str = DURABLE) -> None:
-    """Record that a save has no unfinished uploads of ours left at a remote."""
-    sql.execute("UPDATE copies SET due = 0 WHERE save = ? AND remote = ?", (number, remote))
+    """Record that an ended save has no unfinished uploads of ours left at a remote.
+
+    One that was deleted, or opened again, while its drain swept still has work there.
+    """
+    sql.execute(
+        f"UPDATE copies SET due = 0 WHERE save = ? AND remote = ? AND {CopyState.OPEN.sql_not()} "
+        f"AND {CopyState.DELETED.sql_not()}",
+        (number, remote),
+    )
     uploads.forget_leftovers(sql, number)
 
 

@@ -225,6 +225,22 @@ def test_what_was_begun_at_the_replica_is_swept_there_after_it_was_given_up(opti
     assert optional.near.unfinished() == []
 
 
+def test_a_step_that_is_deleted_while_its_uploads_are_swept_is_deleted_all_the_same(
+    optional: Two,
+) -> None:
+    shard = optional.save()
+    for remote in (optional.durable, optional.near):
+        remote.locate(optional.number(), "1")
+        optional.verified(remote, shard)
+        remote.ended(optional.number(), SaveState.PUBLISHED, None, 4.0)
+    number = optional.number()
+    optional.node.checkpoints.delete_step("run", 1)
+
+    for remote in (optional.durable, optional.near):
+        remote.swept(number)
+        assert [save.state for save in remote.unfinished()] == [SaveState.DELETED]
+
+
 def test_a_save_that_is_superseded_ends_at_the_replica_too(optional: Two) -> None:
     optional.node.put(IDS, "a", b"of a rank that died before it sealed")
     optional.near.locate(optional.number(), "1")
