@@ -63,8 +63,11 @@ WAL_PAGES = 4096
 JOURNAL_LIMIT_BYTES = 64 << 20
 BUSY_MILLISECONDS = 5_000
 # What SQLite says of a disk that fails, or of bytes that are not what was written. All else that it
-# says to who reads is a defect of ours.
-UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.IOError, apsw.CantOpenError)
+# says to who reads is a defect of ours. A text that is none was overwritten on the disk, too.
+UNREADABLE = (
+    *(apsw.CorruptError, apsw.NotADBError, apsw.IOError, apsw.CantOpenError),
+    UnicodeDecodeError,
+)
 RESERVE_NAME = "reserve"
 RESERVE_BYTES = 32 << 20
 LEAST_BYTES = 1 << 20

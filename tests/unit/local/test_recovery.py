@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import apsw
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.errors import IntegrityError
+from cachetier.errors import CatalogDamagedError, IntegrityError
 from cachetier.local.catalog import notes
 from cachetier.local.files.data_files import DiskFiles
 from cachetier.local.recovery import Recovered, open_store
@@ -54,6 +55,17 @@ def test_a_sound_directory_is_left_alone(killed: Node, vfs: str) -> None:
     assert again.store.store_id == killed.store.store_id
     assert again.store.space.used_bytes == len(DATA)
     again.close()
+
+
+def test_a_start_refuses_a_catalog_whose_texts_are_overwritten(killed: Node, vfs: str) -> None:
+    garbage = b"\x83" * 32
+
+    def overwrite(sql: apsw.Connection) -> None:
+        sql.execute("UPDATE shards SET file_id = CAST(? AS TEXT)", (garbage,)).fetchall()
+
+    killed.store.write(overwrite)
+    with pytest.raises(CatalogDamagedError, match="cannot be read"):
+        restarted(killed, vfs)
 
 
 def test_a_file_that_was_never_committed_is_removed(killed: Node, vfs: str) -> None:
