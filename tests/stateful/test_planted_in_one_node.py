@@ -19,7 +19,7 @@ def test_local_bytes_that_are_called_sound_without_a_look_at_their_digest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A bit flips, and is read."""
-    monkeypatch.setattr(LocalCopy, "_blocks_match", lambda *_: True)
+    monkeypatch.setattr(LocalCopy, "reads_right", LocalCopy.looks_right)
 
     with pytest.raises(AssertionError, match="verify calls wrong bytes sound"):
         run_state_machine_as_test(seed(0)(type("Tier", (Tier,), {})), settings=LIVES)
