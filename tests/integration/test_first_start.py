@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import ssl
@@ -347,6 +348,13 @@ def test_a_container_that_is_stopped_while_it_starts_ends_at_once(tmp_path: Path
             assert outside.wait(60) == 128 + signal.SIGTERM
 
 
+def handles_sigterm(pid: int) -> bool:
+    """Whether a service that is ready has taken its signals over as well."""
+    caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert caught is not None
+    return bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def test_without_a_standard_output_a_service_ends_as_well_as_any(
     store: Store, tmp_path: Path
 ) -> None:
@@ -357,7 +365,8 @@ def test_without_a_standard_output_a_service_ends_as_well_as_any(
             env=environment_of(tmp_path, store.url),
             stderr=log,
         )
-    while process.poll() is None and b"service.ready" not in said.read_bytes():
+    while b"service.ready" not in said.read_bytes() or not handles_sigterm(process.pid):
+        assert process.poll() is None, said.read_text()
         time.sleep(0.05)
     process.terminate()
     assert process.wait(50.0) == 0
