@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cache
 from typing import TypeVar
 
 
@@ -43,13 +44,18 @@ class StateSet(tuple[State, ...]):
 
     def sql(self, column: str = "state") -> str:
         """Return the condition that ``column`` is one of these states."""
-        listed = ", ".join(f"'{state}'" for state in self)
-        return f"{column} = {listed}" if len(self) == 1 else f"{column} IN ({listed})"
+        return _condition(self, column, "=", "IN")
 
     def sql_not(self, column: str = "state") -> str:
         """Return the condition that ``column`` is none of these states."""
-        listed = ", ".join(f"'{state}'" for state in self)
-        return f"{column} <> {listed}" if len(self) == 1 else f"{column} NOT IN ({listed})"
+        return _condition(self, column, "<>", "NOT IN")
+
+
+@cache
+def _condition(states: StateSet, column: str, one: str, several: str) -> str:
+    """Return the condition of a query, which is the same each time that the query is asked."""
+    listed = ", ".join(f"'{state}'" for state in states)
+    return f"{column} {one} {listed}" if len(states) == 1 else f"{column} {several} ({listed})"
 
 
 class Event(StrEnum):
@@ -152,6 +158,8 @@ AWAITED_COPIES = StateSet((CopyState.OPEN, CopyState.PUBLISHED))
 LOST_COPIES = StateSet((CopyState.GIVEN_UP, CopyState.REFUSED, CopyState.SUPERSEDED))
 # The manifest there says which save is the step: nobody uploads to these any more.
 DECIDED_COPIES = StateSet((CopyState.PUBLISHED, CopyState.SUPERSEDED, CopyState.REFUSED))
+# The drain brings nothing more there, and sweeps up what it left unfinished.
+SWEPT_COPIES = StateSet((*DECIDED_COPIES, CopyState.GIVEN_UP))
 
 
 class CopyEvent(Event):

@@ -35,6 +35,7 @@ from cachetier.model.lifecycle import (
     LOST_COPIES,
     OPEN_SAVES,
     SOUND_SHARDS,
+    SWEPT_COPIES,
     UNDAMAGED_SHARDS,
     CopyEvent,
     CopyState,
@@ -464,11 +465,8 @@ def record_swept(sql: apsw.Connection, number: int, remote: str = DURABLE) -> No
 
     One that was deleted, or opened again, while its drain swept still has work there.
     """
-    sql.execute(
-        f"UPDATE copies SET due = 0 WHERE save = ? AND remote = ? AND {CopyState.OPEN.sql_not()} "
-        f"AND {CopyState.DELETED.sql_not()}",
-        (number, remote),
-    )
+    query = f"UPDATE copies SET due = 0 WHERE save = ? AND remote = ? AND {SWEPT_COPIES.sql()}"
+    sql.execute(query, (number, remote))
     uploads.forget_leftovers(sql, number)
 
 
