@@ -11,7 +11,9 @@ What counts: each function of ``cachetier`` and ``cachetier_client`` (but ``cach
 that runs in any thread of the three processes during the pass, once, wherever it runs. Lambdas,
 comprehensions, generator expressions and class bodies belong to their function. What dataclasses
 generate has no file and does not count. What a thread also runs while nothing is asked of the
-service (five seconds are watched) is a tick, and does not count for that thread.
+service (five seconds are watched) is a tick, and does not count for that thread; threads that act
+when time has passed (``TIMERS``) never count, and the drain, which a put wakes, sleeps until the
+publication: else the machine's speed would decide what is met.
 
 ``--tree`` measures another checkout, of this layout or an older one.
 """
@@ -20,11 +22,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -42,6 +45,7 @@ WAIT_SECONDS = 300.0  # the drain gives way to whatever else the machine does
 SIZE_BYTES = 16 << 20
 PASSES = ("idle", "put", "get", "publish")
 FOLDER = "BYTE_PATH_FOLDER"
+TIMERS = ("drain-giving-way", "housekeeping", "remote-stalls", "unflushed", "unflushed-note_#")
 
 
 class Call(NamedTuple):
@@ -80,7 +84,8 @@ def passes_of(tree: Path) -> dict[str, set[tuple[str, int, str]]]:
             moto_server() as remote,
             node(folder / "cache", remote=remote, settings=settings) as served,
         ):
-            command = (sys.executable, __file__, "--drive", served.url)
+            drain = map(str, served.drain_pids())
+            command = (sys.executable, __file__, "--drive", served.url, *drain)
             subprocess.run(command, check=True)
         return _functions(_calls(folder), tree)
 
@@ -99,41 +104,58 @@ def _functions(calls: Iterator[Call], tree: Path) -> dict[str, set[tuple[str, in
         name: {
             (os.path.relpath(call.path, tree), call.line, call.function)
             for call in noted
-            if call.pass_name == name and call.who not in ticks
+            if call.pass_name == name and call.who not in ticks and call.thread not in TIMERS
         }
         for name in PASSES[1:]
     }
 
 
-def drive(url: str) -> None:
+def drive(url: str, drain: Sequence[int]) -> None:
     """Be the client: warm up, then do each pass while the recorder is told which one it is."""
     from cachetier_client import Client
 
     data = os.urandom(SIZE_BYTES)
     with Client(url) as client:
         for step in (1, 2):
-            save(client, step, data, lambda _name: nullcontext())
+            save(client, step, data, drain, lambda _name: nullcontext())
         time.sleep(SETTLE_SECONDS)
         with recorded("idle"):
             time.sleep(IDLE_SECONDS)
-        save(client, 3, data, recorded)
+        save(client, 3, data, drain, recorded)
 
 
 def save(
-    client: Client, step: int, data: bytes, during: Callable[[str], AbstractContextManager[None]]
+    client: Client,
+    step: int,
+    data: bytes,
+    drain: Sequence[int],
+    during: Callable[[str], AbstractContextManager[None]],
 ) -> None:
     """Put a shard, get it, seal and wait until the step is published."""
     run = f"run-{os.getpid()}"  # the bucket may be an earlier try's
-    with during("put"):
-        client.put_shard(
-            data, run=run, step=step, name="weights", rank=0, world_size=1, save_id=str(step)
-        )
-    time.sleep(SETTLE_SECONDS / 10)
-    with during("get"):
-        client.get_shard(run, step, "weights")
+    with asleep(drain):
+        with during("put"):
+            client.put_shard(
+                data, run=run, step=step, name="weights", rank=0, world_size=1, save_id=str(step)
+            )
+        time.sleep(SETTLE_SECONDS / 10)
+        with during("get"):
+            client.get_shard(run, step, "weights")
     with during("publish"):
         client.seal(run, step, rank=0, world_size=1, save_id=str(step))
         client.wait(run, step, "durable", WAIT_SECONDS)
+
+
+@contextmanager
+def asleep(pids: Sequence[int]) -> Iterator[None]:
+    """Stop processes meanwhile."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager
@@ -157,9 +179,10 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=ROOT, help="the checkout to measure")
     parser.add_argument("--list", action="store_true", help="list the functions of each pass")
     parser.add_argument("--drive", metavar="URL", help=argparse.SUPPRESS)
+    parser.add_argument("drain", type=int, nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.drive:
-        drive(options.drive)
+        drive(options.drive, options.drain)
         return
     for name, functions in passes_of(options.tree.resolve()).items():
         files = {path for path, _line, _function in functions}

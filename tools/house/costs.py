@@ -21,18 +21,18 @@ import argparse
 import json
 import logging
 import os
-import signal
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from cachetier_client import Client
+
+from tools.house.byte_path import asleep
 
 if TYPE_CHECKING:
     from benchmarks.node import Node
@@ -130,7 +130,11 @@ def _alone(folder: Path) -> dict[str, Costs]:
     """Cost of shards on a node whose bucket nobody answers for."""
     from benchmarks.node import node
 
-    with node(folder / "alone") as served, Client(served.url) as client, _asleep(served):
+    with (
+        node(folder / "alone") as served,
+        Client(served.url) as client,
+        asleep(served.drain_pids()),
+    ):
         bench = Bench(folder, lambda: [served.pid])
 
         def put(size_bytes: int) -> Callable[[int], object]:
@@ -186,7 +190,7 @@ def _with_bucket(folder: Path) -> dict[str, Costs]:
 def _of_the_door(folder: Path) -> dict[str, Costs]:
     from benchmarks.s3.door import PREFIX, boto, door
 
-    with door(folder / "door") as served, _asleep(served.node):
+    with door(folder / "door") as served, asleep(served.node.drain_pids()):
         client, data = boto(served.endpoint), os.urandom(LARGE)
         bench = Bench(folder, lambda: [served.node.pid])
         bucket = served.endpoint.bucket
@@ -195,19 +199,6 @@ def _of_the_door(folder: Path) -> dict[str, Costs]:
             return client.put_object(Bucket=bucket, Key=f"{PREFIX}{number}", Body=data)
 
         return {"put of 16 MiB at the S3 door": bench.measured(put, LARGE)}
-
-
-@contextmanager
-def _asleep(served: Node) -> Iterator[None]:
-    """Let the drain do nothing meanwhile."""
-    pids = served.drain_pids()
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 # --- what is kept ---------------------------------------------------------------------------------
