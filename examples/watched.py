@@ -1,4 +1,4 @@
-"""Train with files alone, and have `cachetier watch` store each checkpoint.
+"""Train with files alone, and have `cachetier adopt` store each checkpoint.
 
 The job knows nothing of cachetier: it writes `checkpoint-N/`, the marker last, and keeps one.
 Start a service first, in another terminal: `cachetier dev` says which CACHETIER_URL to export.
@@ -38,7 +38,7 @@ def train(out: Path) -> None:
 def main() -> None:
     run = f"watched-{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory() as out:
-        words = ["watch", out, "--run", run, "--rank", "0", "--world-size", "1"]
+        words = ["adopt", out, "--run", run, "--rank", "0", "--world-size", "1"]
         command = [sys.executable, "-m", "cachetier", *words]
         watcher = subprocess.Popen(command)
         try:

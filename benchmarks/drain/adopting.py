@@ -1,4 +1,4 @@
-"""What training feels of ``cachetier watch``: step times of two busy ranks, with it and without.
+"""What training feels of ``cachetier adopt``: step times of two busy ranks, with it and without.
 
 In turns the ranks run alone, and while a watcher copies steps that a trainer has just saved and the
 drain sends on what is sealed, as it goes on a node. The trainer's own writing costs nothing here.
@@ -128,7 +128,7 @@ def _ended(client: Client, steps: int) -> None:
 @contextmanager
 def _watching(folder: Path, url: str, log: Path) -> Iterator[None]:
     """Watch a folder from a process and a session of its own, as beside a launcher."""
-    command = [sys.executable, "-m", "cachetier", "watch", str(folder), "--run", RUN]
+    command = [sys.executable, "-m", "cachetier", "adopt", str(folder), "--run", RUN]
     command += ["--rank", "0", "--world-size", "1", "--marker", MARKER, "--url", url]
     with log.open("w") as output:
         process = subprocess.Popen(

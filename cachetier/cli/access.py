@@ -96,7 +96,7 @@ def revoke(token_id: str, url: str | None, as_json: bool) -> None:
 
 @options.verb()
 @options.service
-def link(url: str | None, as_json: bool) -> None:
+def console(url: str | None, as_json: bool) -> None:
     """Print a link that signs a browser in as whoever runs this, once, within a minute.
 
     The session may do what you may, and ends after 8 hours, after 30 minutes without a request,

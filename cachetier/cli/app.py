@@ -17,7 +17,7 @@ from cachetier import __version__
 from cachetier.cli.options import CONTEXT, options_of, usage, usage_hint
 from cachetier.cli.output import UsageMistakeError, fail
 from cachetier.cli.types import named
-from cachetier.cli.verbs import ALSO_CALLED, GROUPS, SECTIONS, VERBS
+from cachetier.cli.verbs import ALSO_CALLED, GROUPS, RENAMED, SECTIONS, VERBS
 from cachetier.nearest import nearest
 
 if TYPE_CHECKING:
@@ -102,6 +102,10 @@ class Group(click.Group):
     def _unknown(self, ctx: click.Context, verb: str) -> UsageMistakeError:
         """Return the error of a verb that there is not; it names the one that was meant."""
         command, known = ctx.command_path, self.list_commands(ctx)
+        if (now := RENAMED.get(f"{self._prefix}{verb}")) is not None:
+            return UsageMistakeError(
+                f"`{command} {verb}` has another name now", f"Call it: cachetier {now}", ctx
+            )
         also = ALSO_CALLED.get(verb.lower())
         meant = also if also in known else nearest(verb, known)
         listed = f"`{command} --help` lists the verbs."

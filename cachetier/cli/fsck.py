@@ -1,4 +1,4 @@
-"""``cachetier fsck`` and ``gc``: what is wrong here, and what nobody needs any more."""
+"""``cachetier fsck`` and ``prune``: what is wrong here, and what nobody needs any more."""
 
 from __future__ import annotations
 
@@ -219,14 +219,14 @@ def _next_move(report: FsckReport) -> str:
     return f"{stop}run it again with --repair."
 
 
-# --- gc -------------------------------------------------------------------------------------------
+# --- prune ----------------------------------------------------------------------------------------
 
 
 @options.verb()
 @options.flag("--yes", "-y", help="Remove it; else only say it.")
 @options.option("--older-than", type=AGE, default="1d", help="Leave what is younger: 12h, 7d, 0.")
 @options.service
-def gc(yes: bool, older_than: float, url: str | None, as_json: bool) -> int:
+def prune(yes: bool, older_than: float, url: str | None, as_json: bool) -> int:
     """Say what nobody needs any more, and with --yes remove it.
 
     That is: saves that will never be whole while a newer step is published, saves that another

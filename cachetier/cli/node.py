@@ -51,7 +51,7 @@ cachetier dev is up; what its S3 server holds is gone when it stops (Ctrl-C).
 
   socket  {url}
   HTTP    {http}   token in {token}
-  Console {http}/   signed in by what `cachetier link` prints
+  Console {http}/   signed in by what `cachetier console` prints
   S3      {s3}   bucket {bucket}
   S3 door {s3_door}   mount {mount}: s3://{bucket}/{mount}/
 
@@ -65,7 +65,7 @@ In another terminal:
 
 Watch all of it in a browser, which this signs in:
 
-  cachetier link
+  cachetier console
 
 Or with any program that speaks S3, written back through this node:
 

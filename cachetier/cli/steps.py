@@ -68,27 +68,39 @@ _deadline = partial(options.duration, "--deadline", help="The most to wait: 240,
 @options.flag(
     "--all", "-a", "everything", help="With what lies under other paths, and in all runs."
 )
+@options.flag("--latest", help="Print the number of the newest durable step, or at --level.")
 @options.service
 def ls(
     run: str | None,
     step: int | None,
     level: Level | None,
     everything: bool,
+    latest: bool,
     url: str | None,
     as_json: bool,
-) -> None:
+) -> int:
     """List the runs, the steps of a run, or the shards of a step; or the objects of a mount.
 
     With --all also what frameworks saved under paths of their own, and what nobody committed.
 
+    With --latest only the newest step of RUN that can be restored: one that is durable, with
+    --level local one that this node has whole. Standard error names a newer one, if this node can
+    restore one. Exit 1 when there is none.
+
     JSON: `runs` and `mounts`, or `steps` and `elsewhere` (how many more S3 has; null: it does not
-    answer), or `step` with its `shards`, or `objects`.
+    answer), or `step` with its `shards`, or `objects`; with --latest `step`, or null, and
+    `newer_local`, the number of that newer one, or null.
     """
+    if latest:
+        if run is None or step is not None or everything:
+            refuse("--latest needs RUN alone", "Give it: cachetier ls RUN --latest")
+        with reach(url) as client:
+            return _latest(client, run, level or "durable", as_json)
     if run is not None and run.startswith(MOUNT_MARK):
         mount, _, prefix = run.removeprefix(MOUNT_MARK).partition("/")
         with reach(url) as client:
             _show_objects(list(client.objects(mount, prefix)), run, as_json)
-        return
+        return 0
     with reach(url) as client:
         if everything and step is None:
             _show_all(client, run, level, as_json)
@@ -99,29 +111,19 @@ def ls(
             _show_steps(run, client.steps(run, level), level, as_json, more)
         else:
             _show_step(client.step(run, step), as_json)
+    return 0
 
 
-@options.verb()
-@options.run_argument
-@options.level("durable")
-@options.service
-def latest(run: str, level: Level, url: str | None, as_json: bool) -> int:
-    """Print the newest step that can be restored; exit 1 when there is none.
-
-    With --level local: one that this node has whole. Standard error names a newer one, if this
-    node can restore one.
-
-    JSON: `step`, or null; `newer_local`, the number of that newer one, or null.
-    """
-    with reach(url) as client:
-        found = client.latest(run, level)
-        if found is not None:
-            newer = found.newer_local
-        else:
-            here = client.latest(run, "local")
-            newer = None if here is None else here.step
-        document = {"step": None if found is None else _step_json(found), "newer_local": newer}
-        show(as_json, document, partial(_show_latest, run, level, found, newer))
+def _latest(client: Client, run: str, level: Level, as_json: bool) -> int:
+    """Print the newest step at a level; return the exit code."""
+    found = client.latest(run, level)
+    if found is not None:
+        newer = found.newer_local
+    else:
+        here = client.latest(run, "local")
+        newer = None if here is None else here.step
+    document = {"step": None if found is None else _step_json(found), "newer_local": newer}
+    show(as_json, document, partial(_show_latest, run, level, found, newer))
     return FAILED if found is None else 0
 
 
@@ -369,14 +371,17 @@ def _explained(client: Client, run: str, step: int) -> Explanation:
 @options.argument("run", type=RUN, required=False, help="The training run.")
 @options.argument("step", type=STEP, required=False, help="The training step.")
 @options.flag("--list", "list_", help="List the pinned steps.")
+@options.flag("--remove", help="Let the step go again, as room and `keep_local` want.")
 @options.service
-def pin(run: str | None, step: int | None, list_: bool, url: str | None, as_json: bool) -> None:
-    """Keep a step on this node: it is not evicted, not trimmed and not deleted until `unpin`.
+def pin(
+    run: str | None, step: int | None, list_: bool, remove: bool, url: str | None, as_json: bool
+) -> None:
+    """Keep a step on this node: it is not evicted, trimmed or deleted until `pin --remove`.
 
     A pin keeps what is here; what has left the node already stays in S3 until somebody reads it.
 
     JSON: `pin`, or with --list `pins`: `run`, `step`, `pinned_at`, `shards`, `local_shards`,
-    `size_bytes`, `local_bytes`.
+    `size_bytes`, `local_bytes`; with --remove `was_pinned`.
     """
     if list_ and run is not None:
         refuse("--list takes no step", "Leave out RUN and STEP.")
@@ -388,22 +393,12 @@ def pin(run: str | None, step: int | None, list_: bool, url: str | None, as_json
     with reach(url) as client:
         if run is None or step is None:
             _show_pins(client.pins(), as_json)
+        elif remove:
+            was_pinned = client.unpin(run, step)
+            text = f"{run}/{step}: {'pinned no more' if was_pinned else 'was not pinned'}"
+            show(as_json, {"was_pinned": was_pinned}, text)
         else:
             _show_pin(client.pin(run, step), as_json)
-
-
-@options.verb()
-@options.run_and_step
-@options.service
-def unpin(run: str, step: int, url: str | None, as_json: bool) -> None:
-    """Let a pinned step go again, as room and `keep_local` want.
-
-    JSON: `was_pinned`.
-    """
-    with reach(url) as client:
-        was_pinned = client.unpin(run, step)
-        text = f"{run}/{step}: {'unpinned' if was_pinned else 'was not pinned'}"
-        show(as_json, {"was_pinned": was_pinned}, text)
 
 
 # --- how they look -------------------------------------------------------------------------------

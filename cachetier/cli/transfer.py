@@ -1,6 +1,6 @@
 """Whole steps, moved: exported, imported, brought back here, read and checked, and adopted.
 
-``watch`` takes the checkpoints of trainers that only write files, as they end.
+``adopt`` takes the checkpoints of trainers that only write files, as they end.
 """
 
 from __future__ import annotations
@@ -443,7 +443,7 @@ def _bad_shards(
 )
 @options.flag("--once", help="Take what has ended by now, and leave.")
 @options.service
-def watch(
+def adopt(
     folder: Path,
     run: str,
     rank: int | None,

@@ -17,17 +17,15 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Checkpoints": {
         "put": ("shards:put", "Put a file, or standard input, as one shard."),
         "get": ("shards:get", "Get one shard, verified, from the nearest copy."),
-        "watch": ("transfer:watch", "Take each step that a trainer writes as files to a folder."),
+        "adopt": ("transfer:adopt", "Take each step that a trainer writes as files to a folder."),
         "seal": ("steps:seal", "Say that a rank has put all its shards."),
         "wait": ("steps:wait", "Wait until a step, or a shard, has reached a level."),
         "flush": ("steps:flush", "Drain now, and wait until nothing is dirty."),
         "ls": ("steps:ls", "List runs, steps of a run, or shards of a step."),
         "explain": ("steps:explain", "Say where a step stands, and what it waits for."),
-        "latest": ("steps:latest", "Print the newest step that can be restored."),
         "restore": ("transfer:restore", "Bring a step back to this node, or into a folder."),
         "verify": ("transfer:verify", "Read a step as a restore would, and check every byte."),
-        "pin": ("steps:pin", "Keep a step on this node, or list what is kept."),
-        "unpin": ("steps:unpin", "Let a pinned step go again."),
+        "pin": ("steps:pin", "Keep a step on this node, let it go, or list what is kept."),
         "delete": ("steps:delete", "Delete a step, here and in S3."),
         "export": ("transfer:export", "Write a step as DCP, safetensors, torch or plain files."),
         "import": ("transfer:import_", "Save a folder, a file or objects of S3 as a step."),
@@ -40,10 +38,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "top": ("status:top", "Watch nodes live: what would be lost, what flows, what is stuck."),
         "doctor": ("doctor:doctor", "Check the node and its remotes, with a fix for each trouble."),
         "fsck": ("fsck:fsck", "Check files against the catalog against the remotes; repair."),
-        "link": ("access:link", "Sign a browser in: print a link that works once."),
+        "console": ("access:console", "Sign a browser in: print a link that works once."),
         "leave": ("steps:leave", "Take no more puts, and flush, before the node goes."),
         "forget": ("steps:forget", "Give up the steps of a node that will not return."),
-        "gc": ("fsck:gc", "Say what nobody needs any more, and remove it."),
+        "prune": ("fsck:prune", "Say what nobody needs any more, and remove it."),
     },
     "Say who may come in": {
         "whoami": ("access:whoami", "Say as whom the service knows the caller."),
@@ -88,5 +86,13 @@ ALSO_CALLED = {
     "sync": "flush",
     "upload": "put",
     "warmup": "restore",
+}
+# What a verb was called before, and what does its work now; `docs/renames.md` lists them.
+RENAMED = {
+    "gc": "prune",
+    "latest": "ls RUN --latest",
+    "link": "console",
+    "unpin": "pin --remove",
+    "watch": "adopt",
 }
 VERBS = {name: verb for section in SECTIONS.values() for name, verb in section.items()}

@@ -391,7 +391,7 @@ def judge_lifecycle(rules: Sequence[Mapping[str, Any]], prefix: str) -> CheckRes
     """Say whether unfinished uploads go by themselves, and checkpoints do not."""
     ours = [rule for rule in rules if rule.get("Status") == "Enabled" and _meets(rule, prefix)]
     if losing := [rule for rule in ours if _expires(rule)]:
-        fix = "Narrow it to other prefixes: cachetier deletes by `delete` and `gc` alone."
+        fix = "Narrow it to other prefixes: cachetier deletes by `delete` and `prune` alone."
         return warn(f"rule {_id(losing[0])} deletes objects under {prefix or '/'}", fix)
     if cold := [rule for rule in ours if _goes_cold(rule)]:
         fix = "Keep the newest steps out of it: a restore from there waits for hours."

@@ -145,7 +145,7 @@ class Repairs:
         run, step = self._lookup.save(finding).run, self._lookup.save(finding).step
         self._restore.knowledge.manifest(run, step)
         if self._lookup.save(finding).state in DURABLE_SAVES:
-            raise LeftError("it is pinned here: `cachetier unpin` lets it go")
+            raise LeftError("it is pinned here: `cachetier pin --remove` lets it go")
         return "it has ended here too"
 
     def _shard(self, finding: Finding) -> Shard:

@@ -154,14 +154,14 @@ def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> list[str]:
     if totals.pins.size_bytes > PINNED_SHARE * capacity_bytes:
         found.append(
             f"pinned steps take {shown_size(totals.pins.size_bytes)} of "
-            f"{shown_size(capacity_bytes)}: `cachetier pin --list`, then `unpin` some"
+            f"{shown_size(capacity_bytes)}: `cachetier pin --list`, then `pin --remove` some"
         )
     if totals.unwanted.shards:
         unwanted = shown_size(totals.unwanted.size_bytes)
         found.append(
             f"{unwanted} of {_named(totals.unwanted_saves)} are drained "
-            "by nobody: another save of the step came before. They go after a day; `cachetier gc` "
-            "collects them now"
+            "by nobody: another save of the step came before. They go after a day; "
+            "`cachetier prune` collects them now"
         )
     return found
 

@@ -256,7 +256,7 @@ class UnflushedSteps:
                 found.append(steps_in(note) if note is not None else [])
         self._looks.clear()
         if not found:
-            hint = "`cachetier latest RUN` names the nodes that do."
+            hint = "`cachetier ls RUN --latest` names the nodes that do."
             raise NotFoundError(f"no other node {node} holds steps that are not durable", hint=hint)
         return {"forgotten": [asdict(step) for steps in found for step in steps]}
 

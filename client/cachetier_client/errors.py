@@ -322,7 +322,7 @@ class PinnedError(LookAtRunError):
 
     code = "pinned"
     http_status = 409
-    hint = "Somebody wants it kept. If not any more: `cachetier unpin RUN STEP`, then call again."
+    hint = "Somebody wants it kept. If not: `cachetier pin --remove RUN STEP`, then call again."
 
 
 class LocalOnlyError(LookAtRunError):

@@ -11,7 +11,7 @@
 export CACHETIER_RUN=llama        # the same in every requeue: it resumes what the last one saved
 leave() {                         # each node flushes its part of the newest step; then back into the queue
     srun --overlap --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 sh -c '
-        step=$(cachetier latest "$CACHETIER_RUN" --level local) &&
+        step=$(cachetier ls "$CACHETIER_RUN" --latest --level local) &&
             cachetier flush --run "$CACHETIER_RUN" --step "$step" --deadline 240'
     scontrol requeue "$SLURM_JOB_ID"
 }

@@ -109,7 +109,7 @@ def test_a_node_is_upgraded_under_a_job_and_another_is_lost_and_replaced(nodes: 
     nodes.start("node-d")
     eventually(lambda: "nothing dirty" in nodes.verb("node-a", "status"))
     assert nodes.verb("node-d", "ls", RUN) == ""  # none is here
-    assert nodes.verb("node-d", "latest", RUN).split() == [str(last)]
+    assert nodes.verb("node-d", "ls", RUN, "--latest").split() == [str(last)]
     assert "3 shards" in nodes.verb("node-d", "verify", RUN)
     for name in ("node-a", "node-b", "node-d"):
         nodes.verb(name, "restore", RUN)

@@ -245,7 +245,7 @@ def test_a_link_opens_once(served: Served, browser: Browser, audited: Audited) -
     link = new_link(served)
     assert browser.sign_in(link).status == 303
     for again in (browser.get(f"/session?link={link}"), Browser(served).sign_in(link)):
-        assert (again.status, b"cachetier link" in again.body) == (410, True)
+        assert (again.status, b"cachetier console" in again.body) == (410, True)
         assert "set-cookie" not in again.headers
     assert [each["outcome"] for each in audited("login")].count("ok") == 1
 
@@ -343,7 +343,7 @@ def test_a_session_that_rests_ends(served: Served, browser: Browser, clock: Shif
     browser.sign_in(new_link(served))
     clock.ahead_seconds += IDLE_SECONDS
     answer = browser.get("/")
-    assert (answer.status, b"cachetier link" in answer.body) == (401, True)
+    assert (answer.status, b"cachetier console" in answer.body) == (401, True)
     assert browser.get("/v1/whoami").status == 401
 
 

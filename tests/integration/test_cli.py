@@ -126,12 +126,14 @@ def test_ls_lists_runs_steps_and_shards(served: Served) -> None:
 
 
 def test_latest_prints_the_step_or_fails(served: Served) -> None:
-    assert run(served, "latest", "r", "--level", "local").code == 1
+    assert run(served, "ls", "r", "--latest", "--level", "local").code == 1
     run(served, "put", "-", *STEP, "--name", "x", "--seal", stdin=b"x")
-    assert run(served, "latest", "r", "--level", "local").out == "1\n"
-    assert run(served, "latest", "r", "--level", "local", "--json").json["step"]["step"] == 1
-    assert run(served, "latest", "r", "--json").json == {"step": None, "newer_local": 1}
-    assert "This node can restore step 1, which is newer." in run(served, "latest", "r").err
+    assert run(served, "ls", "r", "--latest", "--level", "local").out == "1\n"
+    assert (
+        run(served, "ls", "r", "--latest", "--level", "local", "--json").json["step"]["step"] == 1
+    )
+    assert run(served, "ls", "r", "--latest", "--json").json == {"step": None, "newer_local": 1}
+    assert "This node can restore step 1, which is newer." in run(served, "ls", "r", "--latest").err
 
 
 def test_wait_and_flush_end_with_3_while_bytes_are_dirty(served: Served) -> None:
@@ -375,7 +377,7 @@ def test_dev_needs_nothing_and_goes_past_the_proxies_of_the_environment(tmp_path
         put = ["put", "-", *STEP, "--name", "x", "--seal", "--ack", "durable", *url]
         assert run(None, *put, stdin=b"x").code == 0
         assert run(None, "wait", "r", "1", *url, "--timeout", "60").code == 0
-        assert run(None, "latest", "r", *url).out == "1\n"
+        assert run(None, "ls", "r", "--latest", *url).out == "1\n"
     finally:
         process.terminate()
         end(process)
@@ -383,11 +385,11 @@ def test_dev_needs_nothing_and_goes_past_the_proxies_of_the_environment(tmp_path
 
 
 def test_link_prints_where_a_browser_signs_in(served: Served) -> None:
-    made = run(served, "link")
+    made = run(served, "console")
     assert made.code == 0
     assert made.out.startswith(f"{served.service.url}/session?link=")
     assert len(made.out.splitlines()) == 1
     assert "within 60 seconds" in made.err
-    assert run(served, "link", "--json").json["expires_seconds"] == 60
-    by_name = run(served, "link", "--url", f"http://localhost:{served.call.port}")
+    assert run(served, "console", "--json").json["expires_seconds"] == 60
+    by_name = run(served, "console", "--url", f"http://localhost:{served.call.port}")
     assert by_name.out.startswith(f"http://localhost:{served.call.port}/session?link=")

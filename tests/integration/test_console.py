@@ -82,7 +82,7 @@ def _away(*_where: object) -> None:
 def test_a_stranger_reads_how_to_get_in_and_nothing_else(served: Served, path: str) -> None:
     answer = Browser(served).get(path)
     assert answer.status == 401
-    assert "cachetier link" in text(answer)
+    assert "cachetier console" in text(answer)
     assert "a-run" not in text(answer)
     assert Browser(served).get(path, **HX).headers["hx-refresh"] == "true"
 

@@ -95,24 +95,24 @@ def test_the_verbs_pin_list_and_unpin(served: Served) -> None:
     assert run(served, "ls", "r", "--json").json["steps"][0]["pinned"] is True
     refused = run(served, "delete", "r", "1", "--yes", "--json")
     assert (refused.code, refused.json["error"]["code"]) == (1, "pinned")
-    assert "cachetier unpin" in refused.err
+    assert "cachetier pin --remove" in refused.err
 
-    assert run(served, "unpin", "r", "1").out == "r/1: unpinned\n"
-    assert run(served, "unpin", "r", "1", "--json").json == {"was_pinned": False}
+    assert run(served, "pin", "--remove", "r", "1").out == "r/1: pinned no more\n"
+    assert run(served, "pin", "--remove", "r", "1", "--json").json == {"was_pinned": False}
 
 
 def test_gc_shows_first_and_removes_when_it_is_told_to(served: Served) -> None:
-    assert run(served, "gc").out == "There is nothing to collect.\n"
-    assert run(served, "gc", "--older-than", "soon").code == 2
+    assert run(served, "prune").out == "There is nothing to collect.\n"
+    assert run(served, "prune", "--older-than", "soon").code == 2
     for save in ("one", "two"):
         run(served, "put", "-", *STEP, "--name", "x", "--save-id", save, stdin=b"x" * 2000)
 
-    shown = run(served, "gc", "--older-than", "0").out
+    shown = run(served, "prune", "--older-than", "0").out
     assert "r/1, save one" in shown
     assert "Nothing was removed: add --yes." in shown
-    assert run(served, "gc", "--older-than", "0", "--json").json["found"] == 1
-    assert "Removed 1 thing, 2.0 kB" in run(served, "gc", "--yes", "--older-than", "0s").out
-    assert run(served, "gc", "--older-than", "0").out == "There is nothing to collect.\n"
+    assert run(served, "prune", "--older-than", "0", "--json").json["found"] == 1
+    assert "Removed 1 thing, 2.0 kB" in run(served, "prune", "--yes", "--older-than", "0s").out
+    assert run(served, "prune", "--older-than", "0").out == "There is nothing to collect.\n"
 
 
 def half_sent(served: Served) -> None:
@@ -132,16 +132,16 @@ def half_sent(served: Served) -> None:
 
 def test_gc_says_what_it_leaves_and_what_deletes_it(served: Served) -> None:
     half_sent(served)
-    assert run(served, "gc").out == "There is nothing to collect.\n", "it is young"
+    assert run(served, "prune").out == "There is nothing to collect.\n", "it is young"
 
-    shown = run(served, "gc", "--yes", "--older-than", "0")
+    shown = run(served, "prune", "--yes", "--older-than", "0")
     assert shown.code == 0
     assert shown.out.splitlines() == [
         "There is nothing to collect.",
         "Left: r/1, save s: whole here; rank 1 of 2 is to come from other nodes.",
         "      If nobody will complete it: cachetier delete r 1",
     ]
-    found = run(served, "gc", "--older-than", "0", "--json").json
+    found = run(served, "prune", "--older-than", "0", "--json").json
     assert found["left"] == [
         {
             "what": "r/1, save s",
@@ -155,7 +155,7 @@ def test_gc_says_what_it_leaves_and_what_deletes_it(served: Served) -> None:
     assert served.call.post("/v1/collect", {"older_than_seconds": 0}).json["collected"] == found
 
     assert run(served, "delete", "r", "1", "--yes").code == 0
-    assert run(served, "gc", "--older-than", "0").out == "There is nothing to collect.\n"
+    assert run(served, "prune", "--older-than", "0").out == "There is nothing to collect.\n"
 
 
 def test_gc_fails_where_a_remote_did_not_answer(
@@ -168,17 +168,17 @@ def test_gc_fails_where_a_remote_did_not_answer(
 
     monkeypatch.setattr(served.objects, "head", away)
     for arguments in (("--older-than", "0"), ("--older-than", "0", "--yes")):
-        shown = run(served, "gc", *arguments)
+        shown = run(served, "prune", *arguments)
         assert shown.code == 1
         assert shown.out == "Not everything could be asked.\n"
         assert shown.err == "Not asked: durable: no answer. What is there was left.\n"
-    told = run(served, "gc", "--older-than", "0", "--json")
+    told = run(served, "prune", "--older-than", "0", "--json")
     assert (told.code, told.json["unanswered"]) == (1, ["durable: no answer"])
 
     for save in ("one", "two"):
         step = ("--run", "q", "--step", "1", "--save-id", save)
         run(served, "put", "-", *step, "--name", "x", stdin=b"x" * 2000)
-    shown = run(served, "gc", "--older-than", "0", "--yes")
+    shown = run(served, "prune", "--older-than", "0", "--yes")
     assert shown.code == 1
     assert "Removed 1 thing, 2.0 kB on this node." in shown.out
     assert "Not asked: durable: no answer" in shown.err
@@ -211,7 +211,7 @@ def test_a_client_learns_what_other_nodes_hold_and_gives_it_up(served: Served, d
 
 def test_the_verb_says_which_steps_are_given_up(served: Served) -> None:
     noted_elsewhere(served)
-    latest = run(served, "latest", "r", "--json")
+    latest = run(served, "ls", "r", "--latest", "--json")
     assert (latest.code, latest.json["step"]) == (1, None)
     given_up = run(served, "forget", "node-a")
     assert (given_up.code, given_up.out) == (0, "r/5: given up, with save s\n")

@@ -50,8 +50,8 @@ def test_a_newer_step_of_this_node_is_named_beside_the_durable_one(door: Door) -
         assert (durable.step, durable.newer_local) == (7, 8)
         assert (local.step, local.newer_local) == (8, None)
     url = ["--url", f"unix://{door.path}"]
-    shown = CliRunner().invoke(app, ["latest", "a-run", *url])
+    shown = CliRunner().invoke(app, ["ls", "a-run", "--latest", *url])
     assert shown.stdout == "7\n"
     assert shown.stderr == "This node can restore step 8, which is newer.\n"
-    told = json.loads(CliRunner().invoke(app, ["latest", "a-run", "--json", *url]).stdout)
+    told = json.loads(CliRunner().invoke(app, ["ls", "a-run", "--latest", "--json", *url]).stdout)
     assert (told["step"]["step"], told["newer_local"]) == (7, 8)

@@ -68,5 +68,9 @@ def test_status_speaks_of_objects_and_not_of_steps(node: Served) -> None:
     assert "step 0" not in shown
     (mount,) = json.loads(run(node, "status", "--json").stdout)["mounts"]
     assert (mount["mount"], mount["objects"], mount["dirty_bytes"]) == ("data", 2, 5)
-    for verb in (("latest", "s3:data"), ("wait", "s3:data", "0"), ("delete", "s3:data", "0", "-y")):
+    for verb in (
+        ("ls", "s3:data", "--latest"),
+        ("wait", "s3:data", "0"),
+        ("delete", "s3:data", "0", "-y"),
+    ):
         assert run(node, *verb).exit_code != 0

@@ -1,4 +1,4 @@
-"""``cachetier watch`` as a process of its own: what it costs, and what a kill leaves."""
+"""``cachetier adopt`` as a process of its own: what it costs, and what a kill leaves."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def command(served: Served, root: Path, *more: str) -> list[str]:
-    words = ["watch", str(root), "--run", "r", "--url", served.unix_url, "--json", *more]
+    words = ["adopt", str(root), "--run", "r", "--url", served.unix_url, "--json", *more]
     return [sys.executable, "-m", "cachetier", *words]
 
 

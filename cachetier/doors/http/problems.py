@@ -57,7 +57,7 @@ class MisdirectedError(InvalidRequestError):
 class CrossSiteError(ForbiddenError):
     """A page that is not the service's had a browser send this."""
 
-    hint = "Open the service itself in the browser: `cachetier link` prints where."
+    hint = "Open the service itself in the browser: `cachetier console` prints where."
 
 
 class SlowBodyError(InvalidRequestError):

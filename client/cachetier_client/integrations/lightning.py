@@ -103,7 +103,7 @@ class CachetierModelCheckpoint(ModelCheckpoint):  # type: ignore[misc]
         if isinstance(strategy, _LOCAL_ALONE) and not own:
             raise InvalidRequestError(
                 f"{type(strategy).__name__} takes {self.dirpath} for a local folder",
-                hint="Use CachetierModelParallelStrategy, or a local dirpath and cachetier watch.",
+                hint="Use CachetierModelParallelStrategy, or a local dirpath and cachetier adopt.",
             )
         super().setup(trainer, pl_module, stage)
 

@@ -81,9 +81,9 @@ WHEN_FULL = [f"--when-full={word}" for word in ("wait", "write_through", "reject
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["latest", ""], ["llama-7b", "llama-70b"]),
-        (["latest", "llama-70"], ["llama-70b"]),
-        (["latest", "llama-7b", ""], []),
+        (["forget", "node", ""], ["llama-7b", "llama-70b"]),
+        (["forget", "node", "llama-70"], ["llama-70b"]),
+        (["forget", "node", "llama-7b", ""], []),
         (["wait", "llama-7b", ""], ["100", "200"]),
         (["wait", "--json", "llama-7b", "2"], ["200"]),
         (["wait", "--timeout", "3", "llama-7b", ""], ["100", "200"]),
@@ -121,7 +121,7 @@ def test_values_are_offered_where_they_are_known(words: list[str], wanted: list[
 
 def test_without_a_service_there_is_nothing_and_no_noise() -> None:
     ran = subprocess.run(
-        [sys.executable, "-m", "cachetier", "latest", "--url", "unix:///nobody", ""],
+        [sys.executable, "-m", "cachetier", "forget", "--url", "unix:///nobody", "node", ""],
         check=False,
         capture_output=True,
         env={**os.environ, "_CACHETIER_COMPLETE": "bash_complete"},
@@ -174,5 +174,5 @@ def test_a_service_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(connection, "reach", stuck)
     monkeypatch.setattr(types, "SECONDS", 0.01)
-    assert offered("latest", "") == []
+    assert offered("forget", "node", "") == []
     ended.set()

@@ -16,7 +16,12 @@ FOLDERS = ("benchmarks", "changes", "client", "deploy", "docs", "examples")
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
-        *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md")),
+        *(
+            page
+            for folder in FOLDERS
+            for page in (ROOT / folder).rglob("*.md")
+            if page.name != "renames.md" and page.parent.name != "design"
+        ),
         ROOT / "deploy" / "alerts.yml",
         *(ROOT / "deploy" / "systemd").iterdir(),
         *(ROOT / "deploy" / "slurm").iterdir(),

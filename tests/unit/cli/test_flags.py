@@ -120,7 +120,7 @@ def loaded_by(*arguments: str, **variables: str) -> set[str]:
         ["completion", "bash"],
         ["status", "--url", "unix:///nobody"],
         ["ls", "run", "7", "--url", "unix:///nobody"],
-        ["latest", "run", "--url", "unix:///nobody", "--json"],
+        ["ls", "run", "--latest", "--url", "unix:///nobody", "--json"],
         ["delete", "run", "7", "--yes", "--url", "unix:///nobody"],
         ["wait", "run", "7", "--timeout", "0.1", "--url", "unix:///nobody"],
         ["put", "/nothing", "--run", "r", "--step", "1", "--name", "n", "--url", "unix:///nobody"],

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cachetier.cli.app import app, built
-from cachetier.cli.verbs import ALSO_CALLED, VERBS
+from cachetier.cli.verbs import ALSO_CALLED, RENAMED, VERBS
 
 STEP = ["--run", "r", "--step", "1"]
 
@@ -91,6 +91,13 @@ def test_other_words_for_a_verb_are_understood() -> None:
         assert f"Did you mean `cachetier {verb}`?" in ended(word)[2]
 
 
+def test_a_verb_that_was_renamed_leads_to_its_successor_which_there_is() -> None:
+    for old, now in RENAMED.items():
+        assert f"Next: Call it: cachetier {now}\n" in ended(*old.split())[2]
+        words = now.split()
+        assert words[0] in VERBS or " ".join(words[:2]) in VERBS
+
+
 def test_a_word_that_is_near_to_nothing_leads_to_the_help() -> None:
     assert "Next: `cachetier --help` lists the verbs." in ended("xyzzy")[2]
     assert "Next: `cachetier status --help` lists its options." in ended("status", "--xyzzy")[2]
@@ -110,7 +117,7 @@ def test_an_option_before_the_verb_is_put_in_its_place() -> None:
         (["flush", "--deadline", "soon"], "--deadline: 'soon' is not a span of time"),
         (["flush", "--deadline", "nan"], "--deadline: 'nan' is not a span of time"),
         (["get", "--run"], "--run needs a value"),
-        (["latest", "a", "b"], "`cachetier latest` does not take 'b'"),
+        (["whoami", "b"], "`cachetier whoami` does not take 'b'"),
         (["serve", "--pack", "on"], "--pack takes no value"),
         (["wait", "r", "1", "--timeout", "-3"], "--timeout: '-3' is less than 0"),
         (["wait", "r", "1", "--level", "durabel"], "--level 'durabel' is none of local, repl"),
@@ -137,7 +144,7 @@ def test_a_wrong_value_is_said_in_a_line(words: list[str], said: str) -> None:
     assert len(err.splitlines()) == 2
 
 
-@pytest.mark.parametrize("words", [["statsu"], ["status", "--jsno"], ["latest"], ["ls", "r", "x"]])
+@pytest.mark.parametrize("words", [["statsu"], ["status", "--jsno"], ["seal"], ["ls", "r", "x"]])
 def test_with_json_a_wrong_command_line_is_a_document_too(words: list[str]) -> None:
     code, out, err = ended(*words, "--json")
     error = json.loads(out)["error"]

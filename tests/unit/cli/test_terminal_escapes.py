@@ -138,7 +138,7 @@ RENDERINGS: dict[str, Callable[[str], object]] = {
     "ls RUN STEP": lambda text: steps._show_step(a_step(text), False),
     "pin": lambda text: steps._show_pin(a_pin(text), False),
     "pin --list": lambda text: steps._show_pins([a_pin(text)], False),
-    "gc": lambda text: fsck._show_collected(rubbish(text)),
+    "prune": lambda text: fsck._show_collected(rubbish(text)),
     "fsck": lambda text: fsck._show_found(a_report(text)),
     "doctor": lambda text: doctor._print([(text, replace(warn(text, f"{text}."), remote=text))]),
     "the log": lambda text: a_log_line("console", text),

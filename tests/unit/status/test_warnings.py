@@ -68,7 +68,7 @@ def test_pins_that_take_more_than_half_the_cache_are_told(node: Node) -> None:
 
     assert warnings(node, half) == []
     assert warnings(node, more) == [
-        "pinned steps take 51.0 GB of 100 GB: `cachetier pin --list`, then `unpin` some"
+        "pinned steps take 51.0 GB of 100 GB: `cachetier pin --list`, then `pin --remove` some"
     ]
 
 

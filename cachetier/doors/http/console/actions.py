@@ -147,7 +147,7 @@ def _asked(request: Request, name: str, fields: bytes) -> tuple[Action, Wish]:
     if not principal.role.covers(Role.ADMIN):
         raise ForbiddenError(
             f"{principal.name} has the role {principal.role}; the console acts for admins alone",
-            hint="Run `cachetier link` with an admin's token, or do it with the command line.",
+            hint="Run `cachetier console` with an admin's token, or do it with the command line.",
         )
     query = Query(fields, ("run", "step", "value"))
     run, step = query.optional("run") or None, query.optional("step") or None
