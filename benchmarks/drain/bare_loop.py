@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.drain.remote import ANYBODY
-from cachetier.remote.boto_client import connect
+from cachetier.remote.s3.boto_client import connect
 
 PART_BYTES = 16 << 20
 MOST_THREADS = 64

@@ -19,7 +19,7 @@ import numpy as np
 import zstandard
 
 from benchmarks.drain.remote import ANYBODY
-from cachetier.remote.boto_client import connect
+from cachetier.remote.s3.boto_client import connect
 
 SIDE = 768
 PRODUCTS = 8

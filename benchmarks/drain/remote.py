@@ -16,7 +16,7 @@ from cachetier_client import Client
 
 from benchmarks.drain.link import Shape
 from benchmarks.scratch import ROOT
-from cachetier.remote.boto_client import Credentials
+from cachetier.remote.s3.boto_client import Credentials
 from cachetier.testing.s3_endpoint import S3Endpoint
 
 BUCKET = "sink"

@@ -21,7 +21,7 @@ import boto3
 from botocore.config import Config
 
 from benchmarks.node import SERVE, TOKEN, Node, node
-from cachetier.remote.boto_client import Credentials
+from cachetier.remote.s3.boto_client import Credentials
 from cachetier.testing.s3_endpoint import S3Endpoint, free_ports
 
 if TYPE_CHECKING:

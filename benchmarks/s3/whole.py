@@ -12,7 +12,7 @@ from benchmarks.core.http import bare_app
 from benchmarks.measures import Result, at_least, median_of, ratios
 from benchmarks.s3.door import PREFIX, boto, door
 from benchmarks.scratch import Bench, settle
-from cachetier.remote.boto_client import Credentials
+from cachetier.remote.s3.boto_client import Credentials
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.seaweed import seaweedfs
 

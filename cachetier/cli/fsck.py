@@ -151,15 +151,15 @@ def _mounts(settings: Settings) -> MountBuckets:
     """Open the buckets of the mounts when they are asked first."""
     from cachetier.config.remotes import remote_settings
     from cachetier.remote.bucket import Bucket
-    from cachetier.remote.factory import client_of, open_remote
+    from cachetier.remote.factory import open_remote, server_of
     from cachetier.remote.mounted import MountBuckets
     from cachetier.remote.store_clock import StoreClock
 
     durable, store_clock = remote_settings(settings), StoreClock()
-    client = client_of(durable, store_clock)
+    server = server_of(durable, store_clock)
 
     def opened(name: str) -> Bucket:
-        return open_remote(replace(durable, bucket=name, prefix=""), client=client)
+        return open_remote(replace(durable, bucket=name, prefix=""), server=server)
 
     return MountBuckets(settings.s3_mounts, opened, store_clock)
 

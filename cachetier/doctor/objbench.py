@@ -23,9 +23,9 @@ from cachetier.doctor.probe import TIMEOUTS, Probe
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import RemoteDigestError, ThrottledError, TransientError
 from cachetier.remote.base import ObjectStore, UploadedPart
-from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.factory import open_store
 from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.stall_guard import Timeouts
 
 SMALL_BYTES = 4096
 MEBIBYTE = 1 << 20

@@ -20,7 +20,7 @@ from cachetier.remote.call_policy import DOCTOR, CallPolicy, Retries
 from cachetier.remote.settings import RemoteSettings
 
 if TYPE_CHECKING:
-    from cachetier.remote.bucket_properties import Inquiry
+    from cachetier.remote.s3.inquiry import Inquiry
 
 TIMEOUTS = (5.0, 15.0)
 METADATA = {SAVE_KEY: "kept"}  # nothing becomes durable without
@@ -54,7 +54,7 @@ class Probe:
 
     @cached_property
     def inquiry(self) -> Inquiry:
-        from cachetier.remote.bucket_properties import (
+        from cachetier.remote.s3.inquiry import (
             Inquiry,  # with botocore: not before the disk's checks
         )
 
@@ -81,8 +81,8 @@ class Probe:
         return self._store(replace(self.settings, verify="checksum"))
 
     def _store(self, settings: RemoteSettings) -> ObjectStore:
-        from cachetier.remote.boto_client import Timeouts
         from cachetier.remote.factory import open_store
+        from cachetier.remote.stall_guard import Timeouts
 
         if settings not in self._stores:
             store = open_store(settings, timeouts=Timeouts(*TIMEOUTS))

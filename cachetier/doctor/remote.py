@@ -33,7 +33,7 @@ from cachetier.remote.base import IF_ABSENT, Condition, CopyRange, ObjectStore, 
 from cachetier.remote.settings import RemoteSettings
 
 if TYPE_CHECKING:
-    from cachetier.remote.boto_client import FoundCredentials
+    from cachetier.remote.s3.boto_client import FoundCredentials
 
 _ANOTHER_STORE = "Use another store, or a newer release of this one: it does not do what S3 does."
 _DENIED = frozenset({"AccessDenied", "403", "Forbidden"})

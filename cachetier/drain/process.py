@@ -30,12 +30,11 @@ from cachetier.drain.priority.psi import Sensors
 from cachetier.errors import StoppingError
 from cachetier.local.files.permissions import unfollowed
 from cachetier.model.bandwidth import parsed_bandwidth
-from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.call_policy import CallPolicy, Hedge, Pacer
-from cachetier.remote.factory import client_of, drained_bucket, open_store
+from cachetier.remote.factory import drained_bucket, open_store, server_of
 from cachetier.remote.settings import RemoteSettings
-from cachetier.remote.stall_guard import StallWatch
+from cachetier.remote.stall_guard import StallWatch, Timeouts
 from cachetier.remote.store_clock import StoreClock
 from cachetier.telemetry import log_format
 
@@ -120,18 +119,18 @@ def _drain(
     traffic = Traffic(concurrency, clock, bandwidth, size.parts, stalls.moved_bytes, found)
     pacer = Pacer(traffic.pace, clock, stopping=signals.stopping)
     hedge = Hedge(stalls.cut, traffic.has_room)
-    client = client_of(remote, store_clock, max_connections=concurrency + 1)
+    server = server_of(remote, store_clock, max_connections=concurrency + 1)
 
     timeouts = Timeouts(stalls=stalls)
 
     def bucket_of(settings: RemoteSettings) -> Bucket:
-        store = open_store(settings, client=client, timeouts=timeouts)
+        store = open_store(settings, server=server, timeouts=timeouts)
         return drained_bucket(settings, store, pacer, hedge, traffic.observe, signals.sleep)
 
     probe = CallPolicy(
-        open_store(remote, client=client, timeouts=timeouts), observe=traffic.observe
+        open_store(remote, server=server, timeouts=timeouts), observe=traffic.observe
     )
-    client.open()
+    server.open()
     courtesy = step_back()
     channel.ask(ReportCourtesy(courtesy.report))
     drain = DrainLoop(

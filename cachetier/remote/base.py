@@ -2,7 +2,7 @@
 
 ``ObjectStore`` is narrow on purpose: what S3, SeaweedFS, Ceph and MinIO all do. Behaviour (retries,
 pace, measurement) is added by wrappers that are ``ObjectStore`` themselves; nothing outside
-``remote/s3.py`` knows that botocore exists. Every implementation passes ``tests/conformance``.
+``remote/s3`` knows that botocore exists. Every implementation passes ``tests/conformance``.
 
 A digest is our CRC-64/NVME of the whole object as an unsigned integer; an ETag is only a version
 name.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -58,3 +59,21 @@ def _answer(begun: Future[Answer]) -> Answer:
         raise TransientError(f"no answer of the bucket in {PATIENCE_SECONDS:g} s") from None
     except CancelledError:
         raise TransientError(_CLOSED) from None
+
+
+def alone(name: str, call: Callable[[], Answer]) -> Future[Answer]:
+    """Begin ``call`` on a thread of its own, which is left to die with the process if it hangs.
+
+    Raises:
+        RuntimeError: No thread is left.
+    """
+    answer = Future[Answer]()
+
+    def calling() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=calling, name=name, daemon=True).start()
+    return answer

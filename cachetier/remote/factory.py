@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.clock import SystemClock
 
 from cachetier.model.pace import Pace
-from cachetier.remote.addressing import found_style
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.boto_client import Timeouts, connect_to
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.call_policy import (
     ASKING,
@@ -25,65 +22,38 @@ from cachetier.remote.call_policy import (
     RetryPolicy,
 )
 from cachetier.remote.fair_slots import AT_ONCE, FairSlots
-from cachetier.remote.reconnecting import Renewed, RenewedObjectStore
-from cachetier.remote.s3 import S3ObjectStore
+from cachetier.remote.s3.store import S3Server
 from cachetier.remote.settings import RemoteSettings
-from cachetier.remote.stall_guard import StallWatch
+from cachetier.remote.stall_guard import StallWatch, Timeouts
 from cachetier.remote.store_clock import StoreClock
-
-if TYPE_CHECKING:
-    from types_boto3_s3.client import S3Client
 
 MAX_CONNECTIONS = AT_ONCE
 
 
-def client_of(
+def server_of(
     settings: RemoteSettings,
     store_clock: StoreClock | None = None,
     *,
     max_connections: int = MAX_CONNECTIONS,
     timeouts: Timeouts | None = None,
-) -> Renewed[S3Client]:
-    """Return a client of a remote's server; buckets share one, as each takes 10 MB and more.
-
-    ``store_clock`` hears the dates of its answers.
-    """
-    return Renewed(
-        lambda: connect_to(
-            settings,
-            found_style(settings),
-            max_connections=max_connections,
-            timeouts=timeouts,
-            store_clock=store_clock,
-        )
+) -> S3Server:
+    """Return a remote's server as this process reaches it; ``store_clock`` hears its dates."""
+    return S3Server(
+        settings, store_clock, max_connections=max_connections, timeouts=timeouts or Timeouts()
     )
 
 
 def open_store(
-    settings: RemoteSettings,
-    *,
-    client: Renewed[S3Client] | None = None,
-    timeouts: Timeouts | None = None,
+    settings: RemoteSettings, *, server: S3Server | None = None, timeouts: Timeouts | None = None
 ) -> ObjectStore:
     """Return the store itself, without a policy: every call is made once.
 
     Nothing outside is looked at before the first call, which is refused where no client can be
     made: without the profile, say, or while a program that gives credentials fails. Buckets of one
-    server share a ``client``; without one it gets its own.
+    ``server`` share its client; without one it gets its own.
     """
     timeouts = timeouts or Timeouts()
-    return RenewedObjectStore(
-        client or client_of(settings, timeouts=timeouts),
-        lambda client: S3ObjectStore(
-            settings.bucket,
-            client,
-            verify=settings.verify,
-            conditional_writes=settings.conditional_writes,
-            timeouts=timeouts,
-            at_rest=settings.at_rest,
-        ),
-        keeps_digests=settings.verify == "checksum",
-    )
+    return (server or server_of(settings, timeouts=timeouts)).bucket(settings, timeouts)
 
 
 def drained_bucket(
@@ -107,12 +77,12 @@ def drained_bucket(
 def open_remote(
     settings: RemoteSettings,
     *,
-    client: Renewed[S3Client] | None = None,
+    server: S3Server | None = None,
     policy: RetryPolicy = ASKING,
 ) -> Bucket:
     """Return the checkpoints of a remote: paced, and retried as ``policy`` says."""
     stalls = StallWatch()
-    store = open_store(settings, client=client, timeouts=Timeouts(stalls=stalls))
+    store = open_store(settings, server=server, timeouts=Timeouts(stalls=stalls))
     pace = Pace(AT_ONCE, moved=stalls.moved_bytes, fraction=random.random)
     # Twice, so that those that wait let the concurrency be found; not all of them, as a call that
     # waits for its turn spends what time it has for being repeated.

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import UnsupportedOperation
 from typing import Any
 
@@ -269,3 +269,12 @@ class StallWatch:
             time.sleep(LOOK_SECONDS)
             if not self.look():
                 return
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long to wait for a connection, and for a call that ``stalls`` sees not get on."""
+
+    connect_seconds: float = 10.0
+    read_seconds: float = 30.0
+    stalls: StallWatch = field(default_factory=StallWatch, compare=False)

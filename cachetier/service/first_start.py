@@ -32,8 +32,8 @@ from cachetier.errors import (
 )
 from cachetier.local.files.data_files import FULL
 from cachetier.local.recovery import CATALOG_NAME, refuse_in_use
-from cachetier.remote.bucket_properties import Inquiry
-from cachetier.remote.reconnecting import alone
+from cachetier.remote.bounded_calls import alone
+from cachetier.remote.s3.inquiry import Inquiry
 from cachetier.remote.settings import RemoteSettings
 from cachetier.telemetry.events import REMOTE_REFUSED, REMOTE_UNREACHABLE, tell
 

@@ -48,7 +48,7 @@ from cachetier.reclaim.prune import prune_catalog
 from cachetier.reclaim.retention import Retention
 from cachetier.remote.answers import Answers
 from cachetier.remote.bucket import Bucket, Remote
-from cachetier.remote.factory import client_of, open_remote
+from cachetier.remote.factory import open_remote, server_of
 from cachetier.remote.mounted import MountBuckets
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.fill import Room
@@ -118,8 +118,8 @@ class Service:
         self._store_clock = StoreClock()
         names = [DURABLE, *(each.name for each in self._replica_settings)]
         self._answers = {name: Answers(self._clock.now) for name in names}
-        self._client = client_of(self._remote, self._store_clock)
-        self._opened = bucket or open_remote(self._remote, client=self._client)
+        self._server = server_of(self._remote, self._store_clock)
+        self._opened = bucket or open_remote(self._remote, server=self._server)
         self._bucket = self._answers[DURABLE].of(self._opened)
         refuse_own_door(settings, (self._remote, *self._replica_settings))
         self._replicas = [
@@ -214,7 +214,7 @@ class Service:
         self._incidents = Incidents(store)
         self._drain = self._open_drain(store, self._changes, self._incidents, self.metrics)
         knowledge = knowledge_of(store, self._bucket, clock, self._drain, self._announce)
-        opener = mount_opener(self._remote, self._client, self._opened, self._answers[DURABLE])
+        opener = mount_opener(self._remote, self._server, self._opened, self._answers[DURABLE])
         buckets = MountBuckets(self._settings.s3_mounts, opener, self._store_clock)
         mounted = MountedObjects(store, buckets, clock)
         self._ordering = ordering_of(mounted.buckets, store, self._changes, clock)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cachetier_client.clock import Clock
 from cachetier_client.units import parsed_size
@@ -39,12 +39,12 @@ from cachetier.notifier import Changes
 from cachetier.objects.base import ReadableObjects
 from cachetier.parsers import is_loopback
 from cachetier.reclaim.evict import Evictor
-from cachetier.remote.addressing import keep_styles, with_style
 from cachetier.remote.answers import Answers
-from cachetier.remote.boto_client import DEFAULT_REGION, endpoint_of_profile
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
-from cachetier.remote.reconnecting import Renewed
+from cachetier.remote.s3.addressing import keep_styles, with_style
+from cachetier.remote.s3.boto_client import DEFAULT_REGION, endpoint_of_profile
+from cachetier.remote.s3.store import S3Server
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.knowledge import Knowledge
@@ -55,9 +55,6 @@ from cachetier.telemetry.events import tell
 from cachetier.telemetry.metrics import Metrics
 from cachetier.tls import Tls
 from cachetier.training_hints import Phases
-
-if TYPE_CHECKING:
-    from types_boto3_s3.client import S3Client
 
 log = logging.getLogger(__name__)
 
@@ -231,14 +228,14 @@ def knowledge_of(
 
 
 def mount_opener(
-    remote: RemoteSettings, client: Renewed[S3Client], bucket: Bucket, answers: Answers
+    remote: RemoteSettings, server: S3Server, bucket: Bucket, answers: Answers
 ) -> Callable[[str], Bucket]:
     """Return what opens buckets of mounts, heard; the checkpoints' own is paced together."""
 
     def opened(name: str) -> Bucket:
         elsewhere = replace(remote, bucket=name, prefix="")
         own = name == remote.bucket
-        return answers.of(bucket if own else open_remote(elsewhere, client=client), shared=True)
+        return answers.of(bucket if own else open_remote(elsewhere, server=server), shared=True)
 
     return opened
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cachetier.remote.boto_client import Credentials
+from cachetier.remote.s3.boto_client import Credentials
 from cachetier.testing.s3_endpoint import DEFAULT_BUCKET, S3Endpoint
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, replace
 
-from cachetier.remote.boto_client import Credentials, Timeouts, connect
-from cachetier.remote.s3 import S3ObjectStore, Verify
+from cachetier.remote.s3.boto_client import Credentials, connect
+from cachetier.remote.s3.reconnecting import Renewed
+from cachetier.remote.s3.store import S3ObjectStore, Verify
+from cachetier.remote.stall_guard import Timeouts
 
 DEFAULT_BUCKET = "cachetier"
 
@@ -39,7 +41,7 @@ class S3Endpoint:
         keys = credentials or self.credentials
         return S3ObjectStore(
             bucket or self.bucket,
-            connect(endpoint=self.url, credentials=keys, timeouts=timeouts),
+            Renewed(lambda: connect(endpoint=self.url, credentials=keys, timeouts=timeouts)),
             verify=self.verify,
             conditional_writes=conditional_writes,
             timeouts=timeouts,

@@ -18,7 +18,7 @@ from pathlib import Path
 from awscrt.checksums import crc64nvme
 
 from cachetier.errors import RemoteError, RemoteRefusedError
-from cachetier.remote.boto_client import Credentials
+from cachetier.remote.s3.boto_client import Credentials
 from cachetier.testing.s3_endpoint import S3Endpoint
 
 OWNER = Credentials("seaweed-owner", "seaweed-owner-secret")

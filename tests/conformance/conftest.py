@@ -10,7 +10,6 @@ import pytest
 
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.call_policy import CallPolicy, Retries
-from cachetier.remote.reconnecting import Renewed, RenewedObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
@@ -21,9 +20,6 @@ IN_MEMORY: dict[str, Callable[[], ObjectStore]] = {
     "memory-readback": lambda: MemoryObjectStore(keeps_digests=False),
     "retrying": lambda: CallPolicy(MemoryObjectStore(), retries=Retries()),
     "measured": lambda: CallPolicy(MemoryObjectStore(), observe=lambda *_: None),
-    "renewed": lambda: RenewedObjectStore(
-        Renewed(MemoryObjectStore), lambda store: store, keeps_digests=True
-    ),
     "faulty": lambda: FaultyObjectStore(MemoryObjectStore()),
 }
 

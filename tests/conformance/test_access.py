@@ -7,8 +7,10 @@ from awscrt.checksums import crc64nvme
 
 from cachetier.errors import ConfigError, RemoteRefusedError, TransientError
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.boto_client import Credentials, Timeouts, connect
-from cachetier.remote.s3 import S3ObjectStore
+from cachetier.remote.s3.boto_client import Credentials, connect
+from cachetier.remote.s3.reconnecting import Renewed
+from cachetier.remote.s3.store import S3ObjectStore
+from cachetier.remote.stall_guard import Timeouts
 from cachetier.testing.s3_endpoint import S3Endpoint, free_ports
 from cachetier.testing.weed import OWNER, READER
 
@@ -77,7 +79,7 @@ def test_no_credentials_at_all_are_refused_before_anything_is_sent(
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    store = S3ObjectStore(moto_s3.bucket, connect(endpoint=moto_s3.url))
+    store = S3ObjectStore(moto_s3.bucket, Renewed(lambda: connect(endpoint=moto_s3.url)))
 
     with pytest.raises(RemoteRefusedError):
         store.check()
@@ -89,12 +91,13 @@ def test_the_usual_aws_variables_let_a_store_in(
     for name, value in seaweed_s3.environment().items():
         monkeypatch.setenv(name, value)
 
-    S3ObjectStore(seaweed_s3.bucket, connect(endpoint=seaweed_s3.url)).check()
+    S3ObjectStore(seaweed_s3.bucket, Renewed(lambda: connect(endpoint=seaweed_s3.url))).check()
 
 
 def test_a_store_that_is_not_there_is_a_passing_trouble() -> None:
     nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
-    store = S3ObjectStore("bucket", connect(endpoint=nobody, timeouts=Timeouts(1.0, 1.0)))
+    client = connect(endpoint=nobody, timeouts=Timeouts(1.0, 1.0))
+    store = S3ObjectStore("bucket", Renewed(lambda: client))
 
     with pytest.raises(TransientError):
         store.head("a")

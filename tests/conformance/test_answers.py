@@ -21,8 +21,10 @@ from cachetier.errors import (
     TransientError,
 )
 from cachetier.remote.base import CopyRange, ObjectStore, UploadedPart
-from cachetier.remote.boto_client import Credentials, Timeouts, connect
-from cachetier.remote.s3 import S3ObjectStore
+from cachetier.remote.s3.boto_client import Credentials, connect
+from cachetier.remote.s3.reconnecting import Renewed
+from cachetier.remote.s3.store import S3ObjectStore
+from cachetier.remote.stall_guard import Timeouts
 
 BODY = b"0123456789"
 SENT = to_base64(crc64nvme(BODY))
@@ -80,7 +82,7 @@ def serve() -> Iterator[Serve]:
                 credentials=Credentials("key", "secret"),
                 timeouts=timeouts,
             )
-            return S3ObjectStore("bucket", client, timeouts=timeouts)
+            return S3ObjectStore("bucket", Renewed(lambda: client), timeouts=timeouts)
 
         yield started
 

@@ -6,9 +6,8 @@ import pytest
 from awscrt.checksums import crc64nvme
 
 from cachetier.remote.base import UploadedPart
-from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.call_policy import USUAL_FROM, CallPolicy, Hedge
-from cachetier.remote.stall_guard import StallWatch
+from cachetier.remote.stall_guard import StallWatch, Timeouts
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, nth

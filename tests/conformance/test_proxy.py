@@ -15,8 +15,8 @@ from botocore.exceptions import ClientError
 
 from cachetier.errors import PreconditionFailedError, ThrottledError, TransientError
 from cachetier.remote.base import IF_ABSENT, ObjectStore
-from cachetier.remote.boto_client import Credentials, connect
 from cachetier.remote.call_policy import CallPolicy, Retries
+from cachetier.remote.s3.boto_client import Credentials, connect
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble

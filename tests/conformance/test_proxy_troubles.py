@@ -19,7 +19,7 @@ from cachetier.errors import (
     UploadGoneError,
 )
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.boto_client import Timeouts
+from cachetier.remote.stall_guard import Timeouts
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble

@@ -13,7 +13,7 @@ import pytest
 from cachetier.doctor.checks import REMOTE_CHECKS, examine
 from cachetier.doctor.findings import CheckResult
 from cachetier.doctor.subject import Subject
-from cachetier.remote.boto_client import Credentials, connect
+from cachetier.remote.s3.boto_client import Credentials, connect
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.s3_endpoint import S3Endpoint
 

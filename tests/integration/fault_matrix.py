@@ -21,9 +21,9 @@ from cachetier.local.catalog import copies
 from cachetier.model.names import DURABLE
 from cachetier.model.pace import Pace
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.boto_client import Timeouts
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.call_policy import CallPolicy, Pacer, Retries, RetryPolicy
+from cachetier.remote.stall_guard import Timeouts
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, can_strike, nth

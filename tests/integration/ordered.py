@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 from cachetier_client import Client
 
-from cachetier.remote.boto_client import Credentials
+from cachetier.remote.s3.boto_client import Credentials
 from cachetier.testing.http_wire import Head
 from cachetier.testing.s3_endpoint import S3Endpoint, free_ports
 from cachetier.testing.s3proxy import S3Proxy

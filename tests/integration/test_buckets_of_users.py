@@ -15,8 +15,9 @@ from awscrt.checksums import crc64nvme
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.model.lifecycle import SaveState
-from cachetier.remote.boto_client import Credentials, connect
-from cachetier.remote.s3 import S3ObjectStore
+from cachetier.remote.s3.boto_client import Credentials, connect
+from cachetier.remote.s3.reconnecting import Renewed
+from cachetier.remote.s3.store import S3ObjectStore
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.drain_node import Node, patterned
 
@@ -120,9 +121,8 @@ def met(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
 def test_a_redirect_to_the_region_of_the_bucket_is_followed_once_and_remembered(
     met: list[tuple[str, int]],
 ) -> None:
-    store = S3ObjectStore(
-        "bucket", connect(region=ELSEWHERE, credentials=Credentials("key", "secret"))
-    )
+    keys = Credentials("key", "secret")
+    store = S3ObjectStore("bucket", Renewed(lambda: connect(region=ELSEWHERE, credentials=keys)))
     body = patterned(1 << 20)
 
     for key in ("a", "b"):

@@ -18,9 +18,9 @@ from cachetier_client import Client
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import ConfigError, RemoteRefusedError
-from cachetier.remote import boto_client, reconnecting
 from cachetier.remote.call_policy import RetryPolicy
 from cachetier.remote.factory import open_remote
+from cachetier.remote.s3 import boto_client, reconnecting
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.drain_node import REMOTE, Node, shown

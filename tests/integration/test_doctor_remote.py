@@ -13,7 +13,7 @@ from cachetier_client.bucket_format.at_rest import AtRest
 
 from cachetier.doctor.checks import examine
 from cachetier.doctor.findings import State
-from cachetier.remote.boto_client import connect
+from cachetier.remote.s3.boto_client import connect
 from cachetier.remote.settings import RemoteSettings
 from cachetier.testing.http_wire import Head
 from cachetier.testing.s3_endpoint import S3Endpoint

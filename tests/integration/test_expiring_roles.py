@@ -14,9 +14,9 @@ from awscrt.checksums import crc64nvme
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteRefusedError
-from cachetier.remote import reconnecting
 from cachetier.remote.base import ObjectStore, UploadedPart
 from cachetier.remote.factory import open_store
+from cachetier.remote.s3 import reconnecting
 from cachetier.remote.settings import RemoteSettings
 from tests.fakes.odd_store import BUCKET, Oddity, OddStore, odd_store
 

@@ -15,7 +15,8 @@ from cachetier.drain import channel
 from cachetier.drain.pace import remote_health
 from cachetier.drain.schedule import object_order
 from cachetier.drain.upload import objects
-from cachetier.remote import s3, stall_guard
+from cachetier.remote import stall_guard
+from cachetier.remote.s3 import store as s3
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Trouble, can_strike

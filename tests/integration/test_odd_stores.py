@@ -21,11 +21,12 @@ from cachetier_client.fallback.direct.requests import Requests
 from cachetier.config import settings as config
 from cachetier.doctor.findings import State
 from cachetier.errors import ConfigError, ObjectMissingError, RemoteRefusedError, TransientError
-from cachetier.remote import boto_client, reconnecting
-from cachetier.remote.addressing import FILE_NAME, found_style, keep_styles, with_style
-from cachetier.remote.boto_client import Credentials, connect
 from cachetier.remote.factory import open_store
-from cachetier.remote.s3 import S3ObjectStore
+from cachetier.remote.s3 import boto_client, reconnecting
+from cachetier.remote.s3.addressing import FILE_NAME, found_style, keep_styles, with_style
+from cachetier.remote.s3.boto_client import Credentials, connect
+from cachetier.remote.s3.reconnecting import Renewed
+from cachetier.remote.s3.store import S3ObjectStore
 from cachetier.remote.settings import RemoteSettings
 from cachetier.service.first_start import refuse_wrong_remote
 from cachetier.service.wiring import remote_for_clients, remotes_of
@@ -39,7 +40,7 @@ ANYBODY = Credentials("anybody", "believed")
 
 def store_on(server: OddStore, **change: Any) -> S3ObjectStore:
     client = connect(endpoint=server.url, credentials=ANYBODY)
-    return S3ObjectStore(BUCKET, client, verify="readback", **change)
+    return S3ObjectStore(BUCKET, Renewed(lambda: client), verify="readback", **change)
 
 
 # --- listings ------------------------------------------------------------------------------------
@@ -258,13 +259,13 @@ def test_a_store_that_was_away_when_it_was_asked_is_asked_again_once_it_refuses(
     with odd_store(Oddity(style="virtual")) as server:
         remote, answers = remote_at(server), boto_client.connect_to
         monkeypatch.setattr(
-            "cachetier.remote.addressing.connect_to",
+            "cachetier.remote.s3.addressing.connect_to",
             lambda *_, **__: boto_client.connect(endpoint="http://127.0.0.1:1"),
         )
         store = open_store(remote)
         with pytest.raises(RemoteRefusedError):
             store.list("")
-        monkeypatch.setattr("cachetier.remote.addressing.connect_to", answers)
+        monkeypatch.setattr("cachetier.remote.s3.addressing.connect_to", answers)
         with pytest.raises(RemoteRefusedError):
             store.list("")
         assert store.list("").keys == ()

@@ -16,9 +16,8 @@ from cachetier_client.io.digests import digest_of
 from benchmarks.drain.link import Shape
 from benchmarks.drain.remote import RunningSink, sink
 from cachetier.errors import RemoteError, TransientError
-from cachetier.remote.boto_client import Timeouts
-from cachetier.remote.s3 import S3ObjectStore
-from cachetier.remote.stall_guard import SLICE_BYTES, StallWatch
+from cachetier.remote.s3.store import S3ObjectStore
+from cachetier.remote.stall_guard import SLICE_BYTES, StallWatch, Timeouts
 from tests.integration.certificates import Authority
 from tests.integration.two_remotes import until
 

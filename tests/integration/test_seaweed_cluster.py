@@ -12,7 +12,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import TransientError
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.boto_client import Timeouts
+from cachetier.remote.stall_guard import Timeouts
 from cachetier.testing.seaweed_cluster import SeaweedCluster, seaweed_cluster
 from tests.integration.needs import needs_weed
 

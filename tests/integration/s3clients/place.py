@@ -21,7 +21,7 @@ import boto3
 import pytest
 from botocore.config import Config
 
-from cachetier.remote.boto_client import Credentials
+from cachetier.remote.s3.boto_client import Credentials
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.integration.serving import node_settings, running
 

@@ -13,7 +13,7 @@ from cachetier.doctor import remote
 from cachetier.doctor.findings import State
 from cachetier.doctor.refusals import judge_refusal
 from cachetier.errors import RemoteRefusedError, ThrottledError, TransientError
-from cachetier.remote.boto_client import FoundCredentials
+from cachetier.remote.s3.boto_client import FoundCredentials
 from cachetier.remote.settings import RemoteSettings
 
 SETTINGS = RemoteSettings("durable", "bucket", "train/a")

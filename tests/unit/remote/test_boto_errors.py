@@ -17,7 +17,7 @@ from cachetier.errors import (
     RemoteRefusedError,
     TransientError,
 )
-from cachetier.remote.boto_errors import KIND_OF_EXCEPTION, kind_of_exception, translated_errors
+from cachetier.remote.s3.boto_errors import KIND_OF_EXCEPTION, kind_of_exception, translated_errors
 
 WORDS: dict[str, Any] = {"error": "a cause", "endpoint_url": "http://127.0.0.1:1"}
 

@@ -8,15 +8,16 @@ from cachetier_client.s3_errors import GENERAL_REFUSALS, KIND_OF_CODE
 
 from cachetier.errors import CopiesRefusedError, RemoteRefusedError
 from cachetier.remote.base import CopyRange
-from cachetier.remote.boto_client import Credentials, connect
-from cachetier.remote.s3 import S3ObjectStore
+from cachetier.remote.s3.boto_client import Credentials, connect
+from cachetier.remote.s3.reconnecting import Renewed
+from cachetier.remote.s3.store import S3ObjectStore
 
 
 def refusal_of(code: str, status: int) -> type[RemoteRefusedError]:
     """Return as what a store's refusal to copy is raised."""
     client = connect(endpoint="http://127.0.0.1:1", credentials=Credentials("id", "key"))
-    store = S3ObjectStore("b", client)
-    with Stubber(store._client) as answers, pytest.raises(RemoteRefusedError) as caught:
+    store = S3ObjectStore("b", Renewed(lambda: client))
+    with Stubber(client) as answers, pytest.raises(RemoteRefusedError) as caught:
         answers.add_client_error("upload_part_copy", code, http_status_code=status)
         store.copy_part("key", "upload", 1, CopyRange("donor", "etag", 0, 8), digest=0)
     return type(caught.value)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from cachetier.remote import factory
 from cachetier.remote.answers import Answers
-from cachetier.remote.factory import client_of, open_remote
+from cachetier.remote.factory import open_remote, server_of
+from cachetier.remote.s3 import store
 from cachetier.remote.settings import RemoteSettings
 from cachetier.service.wiring import mount_opener
 
@@ -31,10 +31,10 @@ class Client:
 
 def test_mounts_by_the_dozen_share_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "made", [], raising=False)
-    monkeypatch.setattr(factory, "connect_to", Client)
-    client = client_of(NOWHERE)
-    own = open_remote(NOWHERE, client=client)
-    opened = mount_opener(NOWHERE, client, own, Answers(lambda: 0.0))
+    monkeypatch.setattr(store, "connect_to", Client)
+    server = server_of(NOWHERE)
+    own = open_remote(NOWHERE, server=server)
+    opened = mount_opener(NOWHERE, server, own, Answers(lambda: 0.0))
     names = [f"bucket-{number}" for number in range(60)]
     for name in ("bucket", *names):
         assert opened(name).objects.head("key") is not None

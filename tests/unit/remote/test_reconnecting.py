@@ -5,17 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
 import pytest
 
 from cachetier.errors import ClientPendingError, ConfigError, RemoteRefusedError, TransientError
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.reconnecting import (
+from cachetier.remote.s3.reconnecting import (
     IN_USE_PAUSE_SECONDS,
     PAUSE_SECONDS,
     Renewed,
-    RenewedObjectStore,
 )
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
@@ -43,13 +43,26 @@ class Opened:
         return store
 
 
-def renewed(opened: Callable[[], ObjectStore], clock: FakeClock) -> ObjectStore:
-    return RenewedObjectStore(
-        Renewed(opened, clock.monotonic), lambda store: store, keeps_digests=True
-    )
+class Calls:
+    """The calls of one bucket by clients that ``clients`` makes; ``store_of`` is its store."""
+
+    def __init__(
+        self,
+        clients: Renewed[Any],
+        store_of: Callable[[Any], ObjectStore] = lambda client: client,
+    ) -> None:
+        self._clients = clients
+        self._store_of = cache(store_of)
+
+    def head(self, key: str) -> object:
+        return self._clients.call(lambda client: self._store_of(client).head(key))
 
 
-def refused(store: ObjectStore) -> str:
+def renewed(opened: Callable[[], ObjectStore], clock: FakeClock) -> Calls:
+    return Calls(Renewed(opened, clock.monotonic))
+
+
+def refused(store: Calls) -> str:
     with pytest.raises(RemoteRefusedError) as refusal:
         store.head("a")
     return refusal.value.message
@@ -60,8 +73,8 @@ def test_nothing_is_opened_before_the_first_call() -> None:
     store = renewed(opened, FakeClock())
     assert opened.count == 0
 
-    store.check()
-    store.check()
+    store.head("a")
+    store.head("a")
     assert opened.count == 1
 
 
@@ -69,7 +82,7 @@ def test_a_store_that_cannot_be_opened_refuses_with_the_reason_and_what_to_do() 
     opened = Opened(good=1)
     opened.broken = HALF
     with pytest.raises(RemoteRefusedError, match="half a file") as refusal:
-        renewed(opened, FakeClock()).check()
+        renewed(opened, FakeClock()).head("a")
 
     assert refusal.value.hint == "Write the rest."
 
@@ -101,7 +114,7 @@ def test_what_nobody_foresaw_keeps_a_store_from_being_opened_only_until_it_is_me
 def test_one_that_takes_long_to_open_is_no_refusal_and_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cachetier.remote.reconnecting.PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr("cachetier.remote.s3.reconnecting.PATIENCE_SECONDS", 0.01)
     clock, opened, hanging = FakeClock(), Opened(good=1), threading.Event()
 
     def hang() -> ObjectStore:
@@ -113,7 +126,7 @@ def test_one_that_takes_long_to_open_is_no_refusal_and_goes_on(
         with pytest.raises(ClientPendingError, match="the node is busy"):
             store.head("a")
         clock.advance(PAUSE_SECONDS)
-    monkeypatch.setattr("cachetier.remote.reconnecting.PATIENCE_SECONDS", 30.0)
+    monkeypatch.setattr("cachetier.remote.s3.reconnecting.PATIENCE_SECONDS", 30.0)
     hanging.set()
 
     assert store.head("a") is None
@@ -200,13 +213,6 @@ def test_credentials_that_cannot_be_read_are_looked_for_again() -> None:
     assert store.head("a") is None
 
 
-def test_it_keeps_digests_as_its_store_does() -> None:
-    opened = Opened(good=1)
-    store = RenewedObjectStore(Renewed(opened), lambda store: store, keeps_digests=False)
-    assert store.keeps_digests is False
-    assert opened.count == 0
-
-
 class TwoBuckets:
     """Two buckets behind one client; which of them refuses is said by name."""
 
@@ -216,8 +222,7 @@ class TwoBuckets:
         self.refuses: set[str] = set()
         clients = Renewed(self._make, self.clock.monotonic)
         self.one, self.other = (
-            RenewedObjectStore(clients, partial(self._store, name), keeps_digests=True)
-            for name in ("one", "other")
+            Calls(clients, partial(self._store, name)) for name in ("one", "other")
         )
 
     def _make(self) -> int:

@@ -16,15 +16,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from cachetier.errors import RemoteError, RemoteRefusedError
-from cachetier.remote.boto_client import (
-    Timeouts,
+from cachetier.remote.bounded_calls import alone
+from cachetier.remote.s3.boto_client import (
     configured_style,
     connect_to,
     endpoint_of_profile,
 )
-from cachetier.remote.boto_errors import translated_errors
-from cachetier.remote.reconnecting import alone
+from cachetier.remote.s3.boto_errors import translated_errors
 from cachetier.remote.settings import AddressingStyle, RemoteSettings
+from cachetier.remote.stall_guard import Timeouts
 
 FILE_NAME = "addressing.json"
 START_SECONDS = 10.0

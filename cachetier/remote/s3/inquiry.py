@@ -12,16 +12,16 @@ from typing import Any
 from cachetier_client.bucket_format.at_rest import AtRest
 
 from cachetier.errors import RemoteError
-from cachetier.remote.addressing import found_style
-from cachetier.remote.boto_client import (
+from cachetier.remote.s3.addressing import found_style
+from cachetier.remote.s3.boto_client import (
     FoundCredentials,
-    Timeouts,
     connect_to,
     find_credentials,
     profile_of,
 )
-from cachetier.remote.boto_errors import translated_errors
+from cachetier.remote.s3.boto_errors import translated_errors
 from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.stall_guard import Timeouts
 
 TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=15.0)
 

@@ -38,9 +38,9 @@ from botocore.session import Session
 
 from cachetier.errors import ConfigError
 from cachetier.remote import stall_guard
-from cachetier.remote.boto_errors import in_a_line
+from cachetier.remote.s3.boto_errors import in_a_line
 from cachetier.remote.settings import AddressingStyle, RemoteSettings
-from cachetier.remote.stall_guard import StallWatch
+from cachetier.remote.stall_guard import Timeouts
 from cachetier.remote.store_clock import StoreClock
 
 if TYPE_CHECKING:
@@ -70,15 +70,6 @@ class Credentials:
     access_key: str
     secret_key: str = field(repr=False)
     session_token: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """How long to wait for a connection, and for a call that ``stalls`` sees not get on."""
-
-    connect_seconds: float = 10.0
-    read_seconds: float = 30.0
-    stalls: StallWatch = field(default_factory=StallWatch, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """``ObjectStore`` over S3: one call of botocore for each method, the rank's digest along.
 
-Only this module, ``boto_client`` and ``boto_errors`` know botocore. No body is copied: it goes as a
-``ReadableBody``, in pieces. botocore refuses a ``memoryview``, its signer copies one, and urllib3
-sends one whole under the time-out that is meant for connecting.
+No body is copied: it goes as a ``ReadableBody``, in pieces. botocore refuses a ``memoryview``, its
+signer copies one, and urllib3 sends one whole under the time-out that is meant for connecting.
 """
 
 from __future__ import annotations
@@ -43,14 +42,19 @@ from cachetier.remote.base import (
     ListedPage,
     Listing,
     Metadata,
+    ObjectStore,
     UploadedPart,
     deliver,
     room_of,
     size_of,
 )
-from cachetier.remote.boto_client import HEADERS, Timeouts
-from cachetier.remote.boto_errors import translated_errors
-from cachetier.remote.stall_guard import ReadableBody, range_of, read_slices
+from cachetier.remote.s3.addressing import found_style
+from cachetier.remote.s3.boto_client import HEADERS, connect_to
+from cachetier.remote.s3.boto_errors import translated_errors
+from cachetier.remote.s3.reconnecting import Renewed
+from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.stall_guard import ReadableBody, Timeouts, range_of, read_slices
+from cachetier.remote.store_clock import StoreClock
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -78,7 +82,7 @@ class S3ObjectStore:
     """One bucket of S3, or of a store that speaks its protocol.
 
     Args:
-        client: Of its server; buckets may share one.
+        clients: The client of its server, as it is made and renewed; buckets may share it.
         verify: ``checksum`` where the store keeps and judges CRC-64/NVME; ``readback`` where it
             does not: then none is sent, and ``head`` reports none.
         conditional_writes: False where the store ignores ``If-None-Match``: a condition is then
@@ -88,7 +92,7 @@ class S3ObjectStore:
     def __init__(
         self,
         bucket: str,
-        client: S3Client,
+        clients: Renewed[S3Client],
         *,
         verify: Verify = "checksum",
         conditional_writes: bool = True,
@@ -101,7 +105,7 @@ class S3ObjectStore:
         self._conditional_writes = conditional_writes
         timeouts = timeouts or Timeouts()
         self._patience_seconds = timeouts.read_seconds
-        self._client = client
+        self._clients = clients
         self._in_order: bool | None = None
         self._stalls = timeouts.stalls
 
@@ -336,12 +340,16 @@ class S3ObjectStore:
         if key is not None:
             options["Key"] = key
         patience_seconds = self._patience_seconds * LONG_ANSWERS.get(operation, 1.0)
-        with (
-            translated_errors(operation, key),
-            self._stalls.call(len(options.get("Body", "")), patience_seconds),
-        ):
-            answer: Answer = getattr(self._client, operation)(Bucket=self._bucket, **options)
-            return answer
+
+        def send(client: S3Client) -> Answer:
+            with (
+                translated_errors(operation, key),
+                self._stalls.call(len(options.get("Body", "")), patience_seconds),
+            ):
+                answer: Answer = getattr(client, operation)(Bucket=self._bucket, **options)
+                return answer
+
+        return self._clients.call(send)
 
     def _send(self, operation: str, key: str, body: Body, **options: Any) -> Answer:
         """Make a call with a body; what the body raises is raised as it is."""
@@ -452,6 +460,38 @@ class S3ObjectStore:
     def _info(self, key: str, size_bytes: int, answer: Answer) -> ObjectInfo:
         metadata = {name.lower(): text for name, text in answer.get("Metadata", {}).items()}
         return ObjectInfo(key, size_bytes, _etag(answer), self._kept_digest(answer), metadata)
+
+
+class S3Server(Renewed["S3Client"]):
+    """A server of S3 with one client for all its buckets, as each takes 10 MB and more."""
+
+    def __init__(
+        self,
+        remote: RemoteSettings,
+        store_clock: StoreClock | None,
+        *,
+        max_connections: int,
+        timeouts: Timeouts,
+    ) -> None:
+        super().__init__(
+            lambda: connect_to(
+                remote,
+                found_style(remote),
+                max_connections=max_connections,
+                timeouts=timeouts,
+                store_clock=store_clock,
+            )
+        )
+
+    def bucket(self, remote: RemoteSettings, timeouts: Timeouts) -> ObjectStore:
+        return S3ObjectStore(
+            remote.bucket,
+            self,
+            verify=remote.verify,
+            conditional_writes=remote.conditional_writes,
+            timeouts=timeouts,
+            at_rest=remote.at_rest,
+        )
 
 
 def _conditions(condition: Condition) -> dict[str, str]:

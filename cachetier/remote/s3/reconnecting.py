@@ -18,15 +18,14 @@ from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from cachetier.errors import ClientPendingError, ConfigError, RemoteRefusedError
-from cachetier.remote.base import ObjectStore
-from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
+from cachetier.remote.bounded_calls import alone
 
 PAUSE_SECONDS = 5.0  # a client takes a fifth of a second of processor time to make
 IN_USE_PAUSE_SECONDS = 60.0
 PATIENCE_SECONDS = 10.0
 
-
 Client = TypeVar("Client")
+Answer = TypeVar("Answer")
 
 
 class Renewed(Generic[Client]):
@@ -74,12 +73,22 @@ class Renewed(Generic[Client]):
                 raise kind(why.message, hint=why.hint) from why
             return made
 
-    def answered(self, used: Client) -> None:
-        """Hear that a call by ``used`` has succeeded."""
-        self._answers = self._answers or used is self._made
+    def call(self, send: Callable[[Client], Answer]) -> Answer:
+        """Return the answer of ``send`` by the client of the moment; raises as ``current``.
 
-    def refused(self, used: Client) -> None:
-        """Hear that a call by ``used`` was refused: make the next one, if it is time."""
+        A refused call fails: its caller comes back, as after any refusal.
+        """
+        client = self.current()
+        try:
+            answer = send(client)
+        except RemoteRefusedError:
+            self._refused(client)
+            raise
+        self._answers = self._answers or client is self._made
+        return answer
+
+    def _refused(self, used: Client) -> None:
+        """Make the next client after a refusal of ``used``, if it is time."""
         with self._lock:
             rests = self._answers and self._clock() < self._renewed_at + IN_USE_PAUSE_SECONDS
             if used is self._made and not rests and self._make_next() is not None:
@@ -107,60 +116,3 @@ class Renewed(Generic[Client]):
         finally:
             self._next_at = self._clock() + PAUSE_SECONDS
         return None
-
-
-class RenewedObjectStore(WrappedObjectStore, Generic[Client]):
-    """A store by the client of the moment.
-
-    A refused call fails: whoever made it comes back, as after any refusal. Thread-safe.
-    """
-
-    def __init__(
-        self,
-        clients: Renewed[Client],
-        store_by: Callable[[Client], ObjectStore],
-        *,
-        keeps_digests: bool,
-    ) -> None:
-        """Ask for no client yet; ``store_by`` makes stores which say ``keeps_digests``."""
-        self._clients = clients
-        self._store_by = store_by
-        self._keeps_digests = keeps_digests
-        self._client: Client | None = None  # of `_store`
-
-    @property
-    def keeps_digests(self) -> bool:
-        return self._keeps_digests
-
-    def _around(
-        self, _operation: Operation, _size_bytes: int, call: Callable[[], Answer]
-    ) -> Answer:
-        client = self._clients.current()
-        if client is not self._client:
-            self._store = self._store_by(client)
-            self._client = client
-        try:
-            answer = call()
-        except RemoteRefusedError:
-            self._clients.refused(client)
-            raise
-        self._clients.answered(client)
-        return answer
-
-
-def alone(name: str, call: Callable[[], Answer]) -> Future[Answer]:
-    """Begin ``call`` on a thread of its own, which is left to die with the process if it hangs.
-
-    Raises:
-        RuntimeError: No thread is left.
-    """
-    answer = Future[Answer]()
-
-    def calling() -> None:
-        try:
-            answer.set_result(call())
-        except Exception as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=calling, name=name, daemon=True).start()
-    return answer
