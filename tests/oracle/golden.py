@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,7 @@ HERE = Path(__file__).parent
 KEPT, MEANT = HERE / "lives.json.zst", HERE / "meant.toml"
 LIVES = 200
 LEEWAY = 1.02  # of syncs and statements in all
+MANY = 8  # requests that are alike are shown as one line
 OPERATIONS = (
     *("head", "get", "read_into", "put", "create_upload", "upload_part", "copy_part", "list_parts"),
     *("complete_upload", "abort_upload", "list_uploads", "list", "list_page", "delete"),
@@ -288,9 +289,19 @@ class Difference:
     new: tuple[str, ...]
 
     def __str__(self) -> str:
-        lines = [f"{self.deed}:", *(f"  - {each}" for each in self.gone)]
-        lines += [f"  + {each}" for each in self.new]
+        lines = [f"{self.deed}:", *(f"  - {each}" for each in _shown(self.gone))]
+        lines += [f"  + {each}" for each in _shown(self.new)]
         return "\n".join(lines if self.gone or self.new else [*lines, "  another order"])
+
+
+def _shown(requests: Sequence[str]) -> Iterator[str]:
+    """Yield a line for each request, and one for many that are alike."""
+    for request, alike in groupby(requests):
+        times = len(list(alike))
+        if times > MANY:
+            yield f"{request}, {times} times"
+        else:
+            yield from [request] * times
 
 
 def difference(kept: Deed, now: Deed) -> Difference | None:

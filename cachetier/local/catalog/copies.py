@@ -412,8 +412,7 @@ def ended(
     decides = remote == DURABLE
     event = end_of(save.state, copy.state, outcome, decides=decides)
     if event is None:
-        wait = not decides and is_undecided(save.state, outcome)
-        return SaveOutcome(news=decides and save.state is not outcome, wait=wait)
+        return SaveOutcome(news=False, wait=not decides and is_undecided(save.state, outcome))
     if isinstance(event, CopyEvent):
         _end_copy(sql, number, remote, event, now)
         return SaveOutcome(news=True)

@@ -21,7 +21,7 @@ from cachetier.drain.messages import (
 from cachetier.drain.schedule.tasks import TaskKind
 from cachetier.drain.serve import save_reports
 from cachetier.drain.serve.remote_state import RemoteState
-from cachetier.drain.serve.save_reports import PUBLISH_UNSEALED_SECONDS
+from cachetier.drain.serve.save_reports import PUBLISH_UNSEALED_SECONDS, UNDECIDED_SECONDS
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import copies, saves
 from cachetier.model.lifecycle import SaveState
@@ -152,3 +152,19 @@ def test_a_save_that_was_superseded_is_an_incident_unless_the_step_was_saved_aga
     assert found[0].state is SaveState.SUPERSEDED
     told = [each.message for each in serve.incidents()]
     assert told == ([] if again_here else [message])
+
+
+def test_a_published_save_that_is_said_to_be_superseded_stays_so_and_is_not_asked_about_at_once(
+    serve: Answering, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve.node.put(IDS, "a", DATA)
+    serve.answer(SaveEnded(1, SaveState.PUBLISHED, "", 1.0))
+    caplog.set_level(logging.INFO)
+
+    serve.answer(SaveEnded(1, SaveState.SUPERSEDED, "save other is published", 1.0))
+
+    (save,) = serve.node.store.read(saves.saves_of, "run", 1)
+    situation = serve.queue.situation(wants_room=False)
+    wait_seconds = situation.not_before[1, TaskKind.PUBLISH, ""] - situation.monotonic
+    assert (save.state, wait_seconds) == (SaveState.PUBLISHED, UNDECIDED_SECONDS)
+    assert not [each for each in caplog.records if "superseded" in each.getMessage()]
