@@ -1,7 +1,7 @@
 """Take traces by OTLP over HTTP and print each checkpoint's as a tree: a look without a collector.
 
     python -m examples.trace_tree 4318                                        # one terminal
-    OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 cachetier serve --trace # another
+    OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 cachetier serve --set trace=on # another
 
 Needs the extra `otel`: docs/install.md.
 """

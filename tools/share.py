@@ -53,7 +53,7 @@ def man_page() -> Iterator[str]:
     yield from _text("Where the service is: unix:///path/to/cachetier.sock or http://host:port.")
     yield from (".TP", ".B CACHETIER_TOKEN", *_text("What a caller over HTTP shows."))
     yield from (".TP", r".B CACHETIER_\fISETTING\fR")
-    yield from _text("A setting of the service: `cachetier config show` lists them, with origins.")
+    yield from _text("A setting of the service: `cachetier config` lists them, with origins.")
     yield ".SH FILES"
     yield from (".TP", ".I cachetier.toml")
     yield from _text("Settings, where --config or CACHETIER_CONFIG names no other file.")

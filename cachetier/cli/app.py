@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachetier import __version__
-from cachetier.cli.options import CONTEXT, options_of, usage, usage_hint
+from cachetier.cli.options import CONTEXT, options_of, renamed, usage, usage_hint
 from cachetier.cli.output import UsageMistakeError, fail
 from cachetier.cli.types import named
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, RENAMED, SECTIONS, VERBS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Group(click.Group):
-    """All verbs, or those of a group (``config``), from the table in ``verbs``."""
+    """All verbs, or those of a group (``token``), from the table in ``verbs``."""
 
     def __init__(self, name: str, help: str, prefix: str = "", **extra: Any) -> None:
         super().__init__(name, help=help, **extra)
@@ -103,9 +103,7 @@ class Group(click.Group):
         """Return the error of a verb that there is not; it names the one that was meant."""
         command, known = ctx.command_path, self.list_commands(ctx)
         if (now := RENAMED.get(f"{self._prefix}{verb}")) is not None:
-            return UsageMistakeError(
-                f"`{command} {verb}` has another name now", f"Call it: cachetier {now}", ctx
-            )
+            return renamed(f"{command} {verb}", now, ctx)
         also = ALSO_CALLED.get(verb.lower())
         meant = also if also in known else nearest(verb, known)
         listed = f"`{command} --help` lists the verbs."
@@ -159,7 +157,14 @@ def _explained(error: click.UsageError) -> tuple[str, str]:
 
 
 def _option_meant(ctx: click.Context, option: str) -> str:
-    meant = "--help" if option == "-?" else nearest(option, options_of(ctx))
+    known = options_of(ctx)
+    if "--set" in known and option.replace("_", "-") not in known:
+        from cachetier.config.settings import SETTINGS
+
+        setting = option.removeprefix("--").replace("-", "_")
+        if setting in SETTINGS:
+            return f"Set it: --set {setting}=VALUE"
+    meant = "--help" if option == "-?" else nearest(option, known)
     if meant:
         return f"Did you mean {meant}?"
     if isinstance(ctx.command, Group):

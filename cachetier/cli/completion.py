@@ -41,6 +41,7 @@ _cachetier() {
         line=${line%%$'\\t'*}
         COMPREPLY+=("${line#"$kept"}")
     done < <(_CACHETIER_COMPLETE=bash_complete cachetier "${words[@]:1}" 2>/dev/null)
+    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
 }
 complete -F _cachetier cachetier"""
 

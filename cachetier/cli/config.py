@@ -15,7 +15,7 @@ from cachetier_client.identity.remote_url import oddity_of
 from cachetier_client.units import shown_size
 
 from cachetier.cli import options
-from cachetier.cli.output import USAGE, complain, echo, print_json, show
+from cachetier.cli.output import USAGE, complain, echo, print_json, refuse, show
 from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, sourced
 from cachetier.config.sources import DEFAULT
@@ -27,35 +27,51 @@ if TYPE_CHECKING:
 
 
 @options.verb()
+@options.flag("--check", help="Say all that is wrong with them; exit 2 if there is anything.")
+@options.flag("--schema", help="Print the JSON schema of cachetier.toml, for editors.")
 @options.flag("--origin", help="Say who sets each of them.")
 @options.settings()
 @options.as_json
-def show_settings(flags: dict[str, Any], config: Path | None, origin: bool, as_json: bool) -> None:
+def config(
+    flags: dict[str, Any],
+    config: Path | None,
+    check: bool,
+    schema: bool,
+    origin: bool,
+    as_json: bool,
+) -> int:
     """Show each setting as the service would read it now, in the form of a cachetier.toml.
 
     With --origin each says where it comes from: an option, a variable, a line of the file, or the
-    default. A token is never shown.
+    default. A token is never shown. With --check only what is wrong is said, each with its place;
+    nothing is started, and no remote is asked: `cachetier doctor` does that.
 
-    JSON: `file`, `settings`: `value` and `origin` of each, of `max_rate` also `bytes_per_second`.
+    JSON: `file`, `settings`: `value` and `origin` of each, of `max_rate` also `bytes_per_second`;
+    with --check `file`, `problems`: `message` and `hint` of each; `warnings`: right, perhaps not
+    meant; with --schema a JSON schema (draft 2020-12).
     """
+    if check + schema + origin > 1:
+        refuse("--check, --schema and --origin go one by one", "Leave out all but one of them.")
+    if schema:
+        head = {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "cachetier.toml",
+            "description": "Settings of the cachetier service.",
+        }
+        print_json({**head, **schema_of(Settings)})
+        return 0
     found = sourced(flags, config=config)
+    if check:
+        return _checked(found, as_json)
     if found.settings is None:
         raise found.problems[0]
     document = {"file": _text(found.file), "settings": _described(found)}
     show(as_json, document, partial(echo, *written(found, with_origins=origin)))
+    return 0
 
 
-@options.verb()
-@options.settings()
-@options.as_json
-def check(flags: dict[str, Any], config: Path | None, as_json: bool) -> int:
-    """Say all that is wrong with the settings, each with its place; exit 2 if there is anything.
-
-    Nothing is started, and no remote is asked: `cachetier doctor` does that.
-
-    JSON: `file`, `problems`: `message` and `hint` of each; `warnings`: right, perhaps not meant.
-    """
-    found = sourced(flags, config=config)
+def _checked(found: Sourced, as_json: bool) -> int:
+    """Say what is wrong with the settings; return the exit code."""
     warnings = _warnings(found) if found.settings is not None else []
     if as_json:
         problems = [{"message": each.message, "hint": each.hint} for each in found.problems]
@@ -65,21 +81,6 @@ def check(flags: dict[str, Any], config: Path | None, as_json: bool) -> int:
     if not (found.problems or as_json):
         echo(f"The settings are well: {_summary(found)}.", *warnings)
     return USAGE if found.problems else 0
-
-
-@options.verb()
-@options.as_json
-def schema(as_json: bool) -> None:  # noqa: ARG001  it is JSON anyway
-    """Print the JSON schema of cachetier.toml, for editors and for checks elsewhere.
-
-    JSON: a JSON schema (draft 2020-12).
-    """
-    head = {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "cachetier.toml",
-        "description": "Settings of the cachetier service.",
-    }
-    print_json({**head, **schema_of(Settings)})
 
 
 def _text(path: Path | None) -> str | None:

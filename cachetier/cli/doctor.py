@@ -47,7 +47,7 @@ _LOOK_SECONDS = 3.0
     type=replace(SIZE, hint="Give a size such as '400 GB'."),
     help="What this node saves at a time: '400 GB'.",
 )
-@options.settings("cache_dir", *options.OF_REMOTE)
+@options.settings("cache_dir", "remote", "remote_endpoint")
 @options.as_json
 def doctor(
     flags: dict[str, Any],

@@ -132,7 +132,7 @@ def _figure(value: float, unit: str) -> str:
     default=16,
     help="The most requests at once, up to 64.",
 )
-@options.settings(*options.OF_REMOTE)
+@options.settings("remote", "remote_endpoint")
 @options.as_json
 def objbench(
     flags: dict[str, Any],

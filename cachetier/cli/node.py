@@ -83,7 +83,7 @@ Or with any program that speaks S3, written back through this node:
 def serve(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
     """Run the service on this node until it is told to stop (SIGTERM, SIGINT).
 
-    Every option can be given as CACHETIER_<NAME> or in cachetier.toml: see docs/configuration.md.
+    Every setting can be given as CACHETIER_<NAME> or in cachetier.toml: see docs/configuration.md.
 
     JSON: `state` (ready), `socket`, `http`, once it takes requests.
     """
@@ -92,7 +92,7 @@ def serve(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
     end_as_any_process()
     keep_files_private()
     have_descriptors()
-    with _reported_in_log(as_json, flags["log_format"]):
+    with _reported_in_log(as_json, flags.get("log_format")):
         from cachetier.config.settings import load
 
         settings = load(flags, config=config)

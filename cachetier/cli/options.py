@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,23 +17,15 @@ from cachetier.cli.types import (
     NAME,
     PATH,
     RUN,
+    SETTING,
     STEP,
     URL,
     type_of_setting,
 )
-
-if TYPE_CHECKING:
-    from cachetier.config.fields import Declared
+from cachetier.cli.verbs import RENAMED
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 DEFAULT_SAVE_ID = "cli"
-OF_REMOTE = (
-    "remote",
-    "remote_endpoint",
-    "remote_region",
-    "remote_verify",
-    "remote_addressing_style",
-)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -66,8 +58,16 @@ class Verb(click.Command):
         return extra
 
 
+def renamed(old: str, now: str, ctx: click.Context) -> UsageMistakeError:
+    """Return the error of a verb that has another name now."""
+    return UsageMistakeError(f"`{old}` has another name now", f"Call it: cachetier {now}", ctx)
+
+
 def _too_many(ctx: click.Context, word: str, words: list[str]) -> UsageMistakeError:
     """Return the error about the first word too many; a flag before it may have been its aim."""
+    old = f"{ctx.command_path} {word}"
+    if (now := RENAMED.get(old.removeprefix("cachetier "))) is not None:
+        return renamed(old, now, ctx)
     before = words[words.index(word) - 1] if word in words[1:] else ""
     if before in options_of(ctx, only_flags=True):
         hint = f"Give {before} alone, or leave it out."
@@ -155,23 +155,30 @@ def level(default: str | None, help: str = "local, replicated or durable.") -> D
 
 
 def settings(*names: str) -> Decorator:
-    """Give a verb the options of the settings ``names``, of all without any.
+    """Give a verb options of settings: those in ``names``, else ``OPTIONS``; ``--set`` for all.
 
-    It is called with ``flags``, a value or None for each setting, and with ``config``, the file
-    that was named.
+    It is called with ``flags``, the settings that were given, and with ``config``, the file that
+    was named.
     """
     from cachetier.config.settings import SETTINGS
+    from cachetier.config.sources import OPTIONS
 
-    chosen = names or tuple(SETTINGS)
+    chosen = names or OPTIONS
 
     def decorated(verb: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(verb)
-        def taken(**values: Any) -> Any:
-            return verb(flags={name: values.pop(name) for name in chosen}, **values)
+        def taken(given: tuple[tuple[str, str], ...], **values: Any) -> Any:
+            own = {name: values.pop(name) for name in chosen}
+            flags = {name: value for name, value in own.items() if value is not None}
+            return verb(flags={**dict(given), **flags}, **values)
 
         found: Callable[..., Any] = taken
+        about = "Any setting: --set pack=on; see docs/configuration.md."
+        found = option("--set", "given", type=SETTING, multiple=True, help=about)(found)
         for name in reversed(chosen):
-            found = _option_of(name, SETTINGS[name])(found)
+            usual = SETTINGS[name].shown_default
+            about = SETTINGS[name].description + (f" Default {usual}." if usual else "")
+            found = setting(name, about)(found)
         about = "Settings file; default CACHETIER_CONFIG, ./cachetier.toml."
         return option("--config", type=PATH, help=about)(found)
 
@@ -181,18 +188,3 @@ def settings(*names: str) -> Decorator:
 def setting(name: str, help: str) -> Decorator:
     """Return the option of a setting whose value is a word."""
     return option(f"--{name.replace('_', '-')}", name, type=type_of_setting(name), help=help)
-
-
-def _option_of(name: str, declared: Declared) -> Decorator:
-    """Return the option of a setting: a flag where ``on`` is all there is to say."""
-    from cachetier.config.types import FLAG
-
-    about = declared.description
-    if declared.kind is FLAG and not declared.default:
-        spelt = f"--{name.replace('_', '-')}"
-        return flag(spelt, name, default=None, help=about.removeprefix("`on`: "))
-    if isinstance(declared.default, dict):
-        about += " As JSON."
-    elif usual := declared.shown_default:
-        about += f" Default {usual}."
-    return setting(name, about)

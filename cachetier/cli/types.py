@@ -223,6 +223,31 @@ def _rate(word: str) -> float:
     return parsed_rate(word)
 
 
+def _setting(word: str) -> tuple[str, str]:
+    from cachetier.config.settings import SETTINGS
+
+    name, sign, value = word.partition("=")
+    if not sign:
+        raise ValueError(f"{word!r} has no value", "Write it as KEY=VALUE: --set pack=on.")
+    if name not in SETTINGS:
+        meant = nearest(name, SETTINGS)
+        hint = f"Did you mean {meant}?" if meant else "See docs/configuration.md for all settings."
+        raise ValueError(f"there is no setting {name}", hint)
+    return name, value
+
+
+def _settings(given: Given) -> Offers:
+    """Return each setting, and with each of the words that it takes, if they are few."""
+    from cachetier.config.settings import SETTINGS
+
+    found: Offers = []
+    for name, setting in SETTINGS.items():
+        kind = type_of_setting(name)
+        words = kind.offers(given) if isinstance(kind, Word) else []
+        found += [(f"{name}=", setting.description), *((f"{name}={word}", "") for word, _ in words)]
+    return found
+
+
 PATH = click.Path(path_type=Path)
 FILE = click.Path()
 COUNT = Word("N", _read(int, "a whole number"))
@@ -251,6 +276,7 @@ ELEMENT_SIZE = replace(COUNT, offers=_each("bytes of one value", "2", "4", "8"))
 CHECK = Word("CHECK", offers=_checks)
 REPLICA = Word("REPLICA", offers=_replicas)
 SHELL = Word("SHELL", offers=_each("shell", "bash", "zsh", "fish"))
+SETTING = Word("KEY=VALUE", _setting, offers=_settings)
 URL = Word("URL")
 
 

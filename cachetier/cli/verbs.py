@@ -1,7 +1,7 @@
 """The verbs of the command ``cachetier``: what each does in a line, and where it is written.
 
 A verb's module is imported when the verb is called, so that none of them slows the others down. A
-verb with a space in its name belongs to a group: ``config show``.
+verb with a space in its name belongs to a group: ``token list``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Run a node": {
         "serve": ("node:serve", "Run the service on this node."),
         "dev": ("node:dev", "Run the service and an S3 server in one process, to try it."),
-        "config show": ("config:show_settings", "Show each setting, and where it comes from."),
-        "config check": ("config:check", "Say what is wrong with the settings, before a start."),
-        "config schema": ("config:schema", "Print the JSON schema of the settings file."),
+        "config": ("config:config", "Show the settings, check them, or print their schema."),
     },
     "Checkpoints": {
         "put": ("shards:put", "Put a file, or standard input, as one shard."),
@@ -65,7 +63,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 GROUPS = {
-    "config": "Show and check the settings of the service.",
     "s3": "What programs need that speak S3 to this node.",
     "token": "Make, list and revoke the tokens of HTTP callers.",
 }
@@ -89,6 +86,9 @@ ALSO_CALLED = {
 }
 # What a verb was called before, and what does its work now; `docs/renames.md` lists them.
 RENAMED = {
+    "config check": "config --check",
+    "config schema": "config --schema",
+    "config show": "config",
     "gc": "prune",
     "latest": "ls RUN --latest",
     "link": "console",

@@ -20,6 +20,17 @@ from cachetier.nearest import nearest
 PREFIX = "CACHETIER_"
 DEFAULT_FILE = "cachetier.toml"
 DEFAULT = "default"
+# The settings that are options of their own on the command line; `--set KEY=VALUE` is for all.
+OPTIONS = (
+    "cache_dir",
+    "capacity",
+    "remote",
+    "remote_endpoint",
+    "http",
+    "s3",
+    "socket",
+    "log_level",
+)
 FILE_VARIABLE = "CACHETIER_CONFIG"
 # Variables that share the prefix but are not the service's: the client's, the tests', the
 # deployment's.
@@ -241,4 +252,4 @@ def _clipped(text: str) -> str:
 
 
 def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return f"--{name.replace('_', '-')}" if name in OPTIONS else f"--set {name}"

@@ -143,11 +143,14 @@ _VARIABLES: tuple[tuple[str, str, str, str], ...] = (
 _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("statsu", "no verb `cachetier statsu`", "`cachetier status`?"),
     ("list", "no verb `cachetier list`", "`cachetier ls`?"),
-    ("config chek", "no verb `cachetier config chek`", "`cachetier config check`?"),
+    ("token lst", "no verb `cachetier token lst`", "`cachetier token list`?"),
     ("status --jsno", "no option --jsno", "--json?"),
     ("--url unix:///s status", "no option --url", "come after it: cachetier VERB --url"),
     ("serve --capcity 4GB", "no option --capcity", "--capacity?"),
-    ("serve --pack on", "--pack takes no value", "Give --pack alone"),
+    ("status --json on", "--json takes no value", "Give --json alone"),
+    ("serve --set pack", "--set: 'pack' has no value", "KEY=VALUE"),
+    ("serve --set pakc=on", "--set: there is no setting pakc", "pack?"),
+    ("serve --pack", "no option --pack", "--set pack=VALUE"),
     ("serve now", "does not take 'now'", "cachetier serve [OPTIONS]"),
     ("serve", "`cache_dir` is not set", "--cache-dir|CACHETIER_CACHE_DIR|cachetier.toml"),
     ("serve --cache-dir /c", "`remote` is not set", "--remote|CACHETIER_REMOTE"),
@@ -263,9 +266,13 @@ _SERVED: tuple[tuple[str, int, str, str], ...] = (
 # Flags of `serve`; all but the last one ends before the bucket is asked.
 _STARTS: tuple[tuple[str, str, str], ...] = (
     ("--http 127.0.0.1:{port}", "cannot listen on http 127.0.0.1:{port}: Address al", "port 0"),
-    ("--health 127.0.0.1:{port}", "cannot listen on health 127.0.0.1:{port}", "`health`"),
-    ("--s3 127.0.0.1:{port} --s3-mount '{mount}'", "listen on s3 127.0.0.1:{port}", "`s3`"),
-    ("--http 203.0.113.1:7070 --http-clear-text", "listen on http 203.0.113.1:7070", "`http`"),
+    ("--set health=127.0.0.1:{port}", "cannot listen on health 127.0.0.1:{port}", "`health`"),
+    ("--s3 127.0.0.1:{port} --set 's3_mount={mount}'", "listen on s3 127.0.0.1:{port}", "`s3`"),
+    (
+        "--http 203.0.113.1:7070 --set http_clear_text=on",
+        "listen on http 203.0.113.1:7070",
+        "`http`",
+    ),
     ("--cache-dir {busy}", "another cachetier serves {busy}", "Stop that one|cache_dir"),
     ("", "there is no bucket bucket (NoSuchBucket)", "Create it, or correct `remote`"),
 )
@@ -273,23 +280,31 @@ _STARTS: tuple[tuple[str, str, str], ...] = (
 _TRIED: tuple[tuple[str, str, str], ...] = (
     ("--cache-dir {file}", "cannot use cache_dir {file}: File exists", "may create and write"),
     ("--cache-dir {open}", "others may write to cache_dir {open}", "chmod go-w {open}"),
-    ("--cache-dir /dev/shm/{name}", "tmpfs, which is in memory", "ext4 or XFS|--allow-volatile"),
+    (
+        "--cache-dir /dev/shm/{name}",
+        "tmpfs, which is in memory",
+        "ext4 or XFS|--set allow_volatile=on",
+    ),
     ("--socket {open}", "cannot listen on {open}: Is a directory", "`socket`"),
     ("--socket {open}/none/s", "cannot listen on {open}/none/s: No such file", "`socket`"),
-    ("--audit /nowhere/a", "cannot write the audit log /nowhere/a: No such file", "`audit`"),
-    ("--tls-certificate /x --tls-key /y", "TLS cannot use /y: No such file", "PEM|--only tls"),
+    ("--set audit=/nowhere/a", "cannot write the audit log /nowhere/a: No such file", "`audit`"),
+    (
+        "--set tls_certificate=/x --set tls_key=/y",
+        "TLS cannot use /y: No such file",
+        "PEM|--only tls",
+    ),
 )
 
 
 def of_settings() -> Iterator[Mistake]:
-    """Yield those that `config check` answers: of the file, of a remote, and of variables."""
+    """Yield those that `config --check` answers: of the file, of a remote, and of variables."""
     for line, names, move in _LINES:
-        yield Mistake("config check --config {file}", 2, names, move, file=f"{_LEAST}{line}\n")
+        yield Mistake("config --check --config {file}", 2, names, move, file=f"{_LEAST}{line}\n")
     for remote, names in _REMOTES:
         names = f"`remote` from --remote|{names}"
-        yield Mistake(f"config check --cache-dir /c --remote '{remote}'", 2, names, _MEND)
+        yield Mistake(f"config --check --cache-dir /c --remote '{remote}'", 2, names, _MEND)
     for name, value, names, move in _VARIABLES:
-        words = "config check --cache-dir /c --remote s3://bucket/p"
+        words = "config --check --cache-dir /c --remote s3://bucket/p"
         yield Mistake(words, 2, names, move, variables={name: value})
 
 

@@ -86,7 +86,7 @@ def environment(served: Served, tmp_path: Path) -> dict[str, str]:
     ("words", "wanted"),
     [
         (["stat"], ["status"]),
-        (["config", ""], ["show", "check", "schema"]),
+        (["token", ""], ["create", "list", "revoke"]),
         (["flush", "--dead"], ["--deadline"]),
         (["wait", "lla"], ["llama"]),
         (["wait", "llama", ""], ["100", "200"]),
@@ -94,8 +94,8 @@ def environment(served: Served, tmp_path: Path) -> dict[str, str]:
         (["get", "--run=llama", "--step=100", "--name", ""], ["a", "b@c"]),
         (["serve", "--log-l"], ["--log-level"]),
         (["serve", "--log-level", "w"], ["warning"]),
-        (["config", "show", "--key-layout", ""], ["plain", "spread"]),
-        (["serve", "--compression", "planes:1"], [f"planes:1{n}" for n in ("", *range(10))]),
+        (["config", "--set", "key_layout=s"], ["key_layout=spread"]),
+        (["serve", "--set", "compression=planes:4"], ["compression=planes:4"]),
     ],
     ids=str,
 )
@@ -188,9 +188,9 @@ def test_tab_completes_words_that_a_shell_cuts_in_pieces(keyboard: Keyboard) -> 
         ("wait --level=du", "wait --level=durable "),
         ("wait exp@l", "wait exp@lr=1 "),
         ("get --run=exp@lr=1 --step=", "get --run=exp@lr=1 --step=1 "),
-        ("serve --compression=zstd:2", "serve --compression=zstd:2 "),
-        ("serve --compression au", "serve --compression auto "),
-        ("config show --log-format=js", "config show --log-format=json "),
+        ("serve --set compression=zstd:3", "serve --set compression=zstd:3 "),
+        ("serve --set compression=au", "serve --set compression=auto "),
+        ("config --log-level=warn", "config --log-level=warning "),
         ("serve --config sett", "serve --config settings.toml "),
         ("serve --config=sett", "serve --config=settings.toml "),
     ]:

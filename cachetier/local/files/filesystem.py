@@ -97,7 +97,9 @@ def refuse_unsafe(path: Path, mount: Mount, *, allow_volatile: bool) -> None:
         reason = "is in memory: nothing there survives the loss of power"
     else:
         return
-    hint = f"{_HINT} For a try, --allow-volatile accepts memory." if kind in VOLATILE else _HINT
+    hint = (
+        f"{_HINT} For a try, --set allow_volatile=on accepts memory." if kind in VOLATILE else _HINT
+    )
     raise ConfigError(f"cache_dir {path} is on {mount.kind}, which {reason}", hint=hint)
 
 

@@ -64,8 +64,8 @@ def test_each_comes_with_what_it_does() -> None:
 
 
 def test_a_group_has_its_verbs() -> None:
-    assert offered("config", "") == ["show", "check", "schema"]
-    assert offered("config", "sc") == ["schema"]
+    assert offered("token", "") == ["create", "list", "revoke"]
+    assert offered("token", "li") == ["list"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -74,7 +74,7 @@ def test_every_option_of_every_verb_is_offered(verb: str) -> None:
     assert set(offered(*verb.split(), "-")) == {*names, "-h", "--help"}
 
 
-WHEN_FULL = [f"--when-full={word}" for word in ("wait", "write_through", "reject")]
+WHEN_FULL = [f"when_full={word}" for word in ("wait", "write_through", "reject")]
 
 
 @pytest.mark.usefixtures("service")
@@ -99,11 +99,11 @@ WHEN_FULL = [f"--when-full={word}" for word in ("wait", "write_through", "reject
         (["wait", "llama-7b", "100", "--level=re"], ["--level=replicated"]),
         (["put", "--ack", "d"], ["durable"]),
         (["put", "--element-size", ""], ["2", "4", "8"]),
-        (["serve", "--compression", "zstd:19"], ["zstd:19"]),
+        (["serve", "--set", "compression=zstd:19"], ["compression=zstd:19"]),
         (["doctor", "--only", "cred"], ["credentials"]),
         (["dev", "--log-level", ""], ["debug", "info", "warning", "error"]),
-        (["config", "show", "--when-full="], WHEN_FULL),
-        (["config", "check", "--conditional-writes", ""], ["on", "off"]),
+        (["config", "--set", "when_full="], ["when_full=", *WHEN_FULL]),
+        (["config", "--check", "--set=pack=of"], ["--set=pack=off"]),
         (["serve", "--cache-dir", ""], [":files"]),
         (["serve", "--socket=/run/"], [":files"]),
         (["serve", "--nothing=x"], []),

@@ -57,7 +57,7 @@ def settings_but(settings: Settings, *names: str) -> dict[str, Any]:
 def test_what_show_prints_gives_the_same_settings_again(tmp_path: Path) -> None:
     given, again = tmp_path / "a.toml", tmp_path / "b.toml"
     given.write_text(FILE)
-    code, out, _ = ended("show", "--config", str(given), *LEAST, "--pack", "--origin")
+    code, out, _ = ended("--config", str(given), *LEAST, "--set", "pack=on", "--origin")
     again.write_text(out)
     assert code == 0
     flags = {"cache_dir": "/data/cache", "remote": "s3://bucket/prefix", "pack": True}
@@ -68,7 +68,7 @@ def test_what_show_prints_gives_the_same_settings_again(tmp_path: Path) -> None:
 
 def test_show_names_who_sets_what(tmp_path: Path) -> None:
     (tmp_path / "cachetier.toml").write_text(FILE)
-    _, out, _ = ended("show", "--origin", *LEAST, CACHETIER_HTTP="127.0.0.1:1", CACHETIER_PACK="on")
+    _, out, _ = ended("--origin", *LEAST, CACHETIER_HTTP="127.0.0.1:1", CACHETIER_PACK="on")
     lines = dict(line.split(" ", 1) for line in out.splitlines() if not line.startswith("#"))
     for name, value, origin in (
         ("remote", '"s3://bucket/prefix"', "--remote"),
@@ -84,22 +84,22 @@ def test_show_names_who_sets_what(tmp_path: Path) -> None:
 
 
 def test_show_has_every_setting_once() -> None:
-    _, out, _ = ended("show", *LEAST)
+    _, out, _ = ended(*LEAST)
     names = [line.removeprefix("# ").split()[0] for line in out.splitlines()]
     assert names == list(SETTINGS)
     assert "default" not in out
 
 
-@pytest.mark.parametrize("words", [["show"], ["show", "--origin"], ["show", "--json"], ["check"]])
+@pytest.mark.parametrize("words", [[], ["--origin"], ["--json"], ["--check"]])
 def test_a_token_is_never_shown(words: list[str]) -> None:
     code, out, err = ended(*words, *LEAST, CACHETIER_TOKEN="canary-of-the-token")
     assert code == 0
     assert "canary" not in out + err
-    assert words == ["check"] or "(hidden)" in out
+    assert words == ["--check"] or "(hidden)" in out
 
 
 def test_show_is_json_too() -> None:
-    _, out, _ = ended("show", "--json", *LEAST, "--capacity", "3 GB")
+    _, out, _ = ended("--json", *LEAST, "--capacity", "3 GB")
     shown = json.loads(out)
     assert shown["file"] is None
     assert shown["settings"]["capacity"] == {"value": "3 GB", "origin": "--capacity"}
@@ -107,15 +107,15 @@ def test_show_is_json_too() -> None:
 
 
 def test_a_rate_in_bits_is_shown_in_bytes_too() -> None:
-    words = (*LEAST, "--max-rate", "200 Mbit", "--windows", "08:00-20:00 80 Mb/s")
-    _, out, _ = ended("check", *words)
+    words = (*LEAST, "--set", "max_rate=200 Mbit", "--set", "windows=08:00-20:00 80 Mb/s")
+    _, out, _ = ended("--check", *words)
     assert 'Note: `max_rate` = "200 Mbit" is 25.0 MB/s.' in out
     assert "Note: `windows` = " in out
     assert "is 80.0 MB/s." in out
 
-    _, out, _ = ended("show", "--origin", *words)
-    assert "# 25.0 MB/s, --max-rate" in out
-    shown = json.loads(ended("show", "--json", *words)[1])["settings"]["max_rate"]
+    _, out, _ = ended("--origin", *words)
+    assert "# 25.0 MB/s, --set max_rate" in out
+    shown = json.loads(ended("--json", *words)[1])["settings"]["max_rate"]
     assert shown["bytes_per_second"] == 25e6
 
 
@@ -124,7 +124,7 @@ def test_a_rate_in_bits_is_shown_in_bytes_too() -> None:
     [("Check_points", True), ("data..x", True), ("192.168.1.1", True), ("check-points.1", False)],
 )
 def test_a_bucket_that_nobody_can_make_today_is_warned_of(bucket: str, odd: bool) -> None:
-    words = ("check", "--cache-dir", "/c", "--remote", f"s3://{bucket}/m")
+    words = ("--check", "--cache-dir", "/c", "--remote", f"s3://{bucket}/m")
     code, out, _ = ended(*words)
     assert code == 0
     assert (f"`remote`: no bucket can be made under the name {bucket}: " in out) == odd
@@ -132,7 +132,7 @@ def test_a_bucket_that_nobody_can_make_today_is_warned_of(bucket: str, odd: bool
 
 
 def test_show_of_wrong_settings_is_their_first_error() -> None:
-    code, out, err = ended("show", "--cache-dir", "/x")
+    code, out, err = ended("--cache-dir", "/x")
     assert (code, out) == (2, "")
     assert "`remote` is not set" in err
 
@@ -142,7 +142,7 @@ def test_check_names_every_problem_with_its_place_and_the_nearest_right_name(
 ) -> None:
     file = tmp_path / "a.toml"
     file.write_text('capcity = "1 TB"\nwhen_full = "wiat"\ndrain_workers = 0\n[replica.x]\n')
-    code, out, err = ended("check", "--config", str(file), CACHETIER_LOG_LEVLE="debug")
+    code, out, err = ended("--check", "--config", str(file), CACHETIER_LOG_LEVLE="debug")
     assert (code, out) == (2, "")
     for words in (
         "environment variable CACHETIER_LOG_LEVLE: did you mean CACHETIER_LOG_LEVEL?\n",
@@ -163,26 +163,28 @@ def test_every_misspelt_setting_is_answered_with_it(name: str, tmp_path: Path) -
     middle = len(name) // 2
     slip = name[:middle] + name[middle + 1 :]
     (tmp_path / "cachetier.toml").write_text(f"{slip} = 1\n")
-    _, _, err = ended("check", *LEAST)
+    _, _, err = ended("--check", *LEAST)
     assert f"`{slip}` in cachetier.toml, line 1: did you mean {name}?" in err
 
 
 def test_check_says_what_it_looked_at(tmp_path: Path) -> None:
-    assert ended("check", *LEAST)[1].startswith("The settings are well: 2 given, ")
+    assert ended("--check", *LEAST)[1].startswith("The settings are well: 2 given, ")
     (tmp_path / "cachetier.toml").write_text(FILE)
-    assert ended("check", *LEAST)[1].endswith("file cachetier.toml.\n")
+    assert ended("--check", *LEAST)[1].endswith("file cachetier.toml.\n")
 
 
 def test_check_warns_of_shares_that_are_more_than_there_is_and_goes_on() -> None:
     shares = [{"name": name, "bytes": "600 GB"} for name in ("a", "b")]
-    code, out, _ = ended("check", *LEAST, "--capacity", "1 TB", "--principal", json.dumps(shares))
+    code, out, _ = ended(
+        "--check", *LEAST, "--capacity", "1 TB", "--set", f"principal={json.dumps(shares)}"
+    )
     assert code == 0
     assert "Warning: the principals may have 1.2 TB together, `capacity` is 1.0 TB" in out
-    assert "Warning" not in ended("check", *LEAST, "--principal", '[{"name": "a"}]')[1]
+    assert "Warning" not in ended("--check", *LEAST, "--set", 'principal=[{"name": "a"}]')[1]
 
 
 def test_check_is_json_too() -> None:
-    code, out, _ = ended("check", "--json", *LEAST, "--capacity", "much")
+    code, out, _ = ended("--check", "--json", *LEAST, "--capacity", "much")
     assert code == 2
     [problem] = json.loads(out)["problems"]
     assert problem["message"].startswith("`capacity` from --capacity: ")
@@ -190,14 +192,14 @@ def test_check_is_json_too() -> None:
 
 
 def test_a_door_open_to_all_in_clear_text_is_found_before_the_start() -> None:
-    code, _, err = ended("check", *LEAST, "--http", "0.0.0.0:7070")
+    code, _, err = ended("--check", *LEAST, "--http", "0.0.0.0:7070")
     assert code == 2
     assert "`http_clear_text`" in err
-    assert ended("check", *LEAST, "--http", "0.0.0.0:7070", "--http-clear-text")[0] == 0
+    assert ended("--check", *LEAST, "--http", "0.0.0.0:7070", "--set", "http_clear_text=on")[0] == 0
 
 
 def test_the_schema_takes_what_the_service_takes_and_nothing_misspelt() -> None:
-    schema = json.loads(ended("schema")[1])
+    schema = json.loads(ended("--schema")[1])
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     values = {**tomllib.loads(FILE), "cache_dir": "/c", "remote": "s3://bucket"}

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from cachetier.cli.app import app, built
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, SECTIONS, VERBS
 from cachetier.config.settings import SETTINGS
+from cachetier.config.sources import OPTIONS
 
 ROOT = Path(__file__).parents[3]
 # What takes longer to import than all that a verb needs before its first answer.
@@ -30,9 +31,15 @@ def parameters(verb: str) -> list[Any]:
     return list(built(verb).params)
 
 
-def test_serve_has_a_flag_for_every_setting_and_no_other() -> None:
+def test_serve_has_options_for_the_first_settings_and_one_for_all() -> None:
     names = {each.name for each in parameters("serve")}
-    assert names - {"config", "as_json"} == set(SETTINGS)
+    assert names - {"config", "as_json", "given"} == set(OPTIONS)
+    assert set(OPTIONS) <= set(SETTINGS)
+
+
+def test_the_options_of_all_verbs_are_few() -> None:
+    spelt = {name for verb in VERBS for each in parameters(verb) for name in each.opts}
+    assert len({name for name in spelt if name.startswith("--")}) <= 90
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -76,13 +83,13 @@ def test_the_help_of_a_verb_is_found_by_other_words_too(words: list[str]) -> Non
 def test_help_alone_is_the_first_page_and_of_a_group_its_own() -> None:
     first = CliRunner().invoke(app, ["--help"]).stdout
     assert CliRunner().invoke(app, ["help"]).stdout == first
-    assert "schema" in CliRunner().invoke(app, ["help", "config"]).stdout
+    assert "revoke" in CliRunner().invoke(app, ["help", "token"]).stdout
 
 
 def test_a_group_shows_its_verbs() -> None:
-    shown = CliRunner().invoke(app, ["config", "--help"]).stdout
-    assert [word for word in ("show", "check", "schema") if f"  {word} " in shown] == [
-        *("show", "check", "schema")
+    shown = CliRunner().invoke(app, ["token", "--help"]).stdout
+    assert [word for word in ("create", "list", "revoke") if f"  {word} " in shown] == [
+        *("create", "list", "revoke")
     ]
 
 
@@ -116,7 +123,7 @@ def loaded_by(*arguments: str, **variables: str) -> set[str]:
     [
         ["--help"],
         ["--version"],
-        ["config", "--help"],
+        ["token", "--help"],
         ["completion", "bash"],
         ["status", "--url", "unix:///nobody"],
         ["ls", "run", "7", "--url", "unix:///nobody"],
@@ -125,9 +132,9 @@ def loaded_by(*arguments: str, **variables: str) -> set[str]:
         ["wait", "run", "7", "--timeout", "0.1", "--url", "unix:///nobody"],
         ["put", "/nothing", "--run", "r", "--step", "1", "--name", "n", "--url", "unix:///nobody"],
         ["pin", "run", "7", "--url", "unix:///nobody"],
-        ["config", "show", "--origin", *SETTINGS_GIVEN],
-        ["config", "check", "--config", "/nowhere.toml"],
-        ["config", "schema"],
+        ["config", "--origin", *SETTINGS_GIVEN],
+        ["config", "--check", "--config", "/nowhere.toml"],
+        ["config", "--schema"],
         ["doctor", "--only", "nothing", *SETTINGS_GIVEN],
         ["doctor", "--skip-remote"],  # without `cache_dir`
         ["serve", *SETTINGS_GIVEN, "--http", "nowhere"],
@@ -161,7 +168,7 @@ def test_ctrl_c_while_the_command_still_imports_ends_it_without_a_traceback(
 
 
 def test_settings_and_what_is_wrong_with_them_need_no_client_either() -> None:
-    loaded = loaded_by("config", "show", *SETTINGS_GIVEN)
+    loaded = loaded_by("config", *SETTINGS_GIVEN)
     assert "cachetier.config.settings" in loaded
     unneeded = {
         "cachetier_client.client",

@@ -118,7 +118,7 @@ def test_an_option_before_the_verb_is_put_in_its_place() -> None:
         (["flush", "--deadline", "nan"], "--deadline: 'nan' is not a span of time"),
         (["get", "--run"], "--run needs a value"),
         (["whoami", "b"], "`cachetier whoami` does not take 'b'"),
-        (["serve", "--pack", "on"], "--pack takes no value"),
+        (["seal", "--overwrite=x"], "--overwrite"),
         (["wait", "r", "1", "--timeout", "-3"], "--timeout: '-3' is less than 0"),
         (["wait", "r", "1", "--level", "durabel"], "--level 'durabel' is none of local, repl"),
         (["put", "x", *STEP, "--name", "x", "--ack", "lcoal"], "--ack 'lcoal' is none of local"),

@@ -101,7 +101,7 @@ def test_weights_of_runs_are_a_table_or_json_and_the_first_that_matches_counts(
 
 @pytest.mark.parametrize("text", ["big=4", "[4]", '{"big": 0}', '{"big": "much"}'])
 def test_weights_that_are_none_are_refused_with_an_example(text: str) -> None:
-    assert "`run_weights` from --run-weights: " in failure(run_weights=text).message
+    assert "`run_weights` from --set run_weights: " in failure(run_weights=text).message
 
 
 @pytest.mark.parametrize(
