@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 
 import apsw
@@ -21,12 +23,15 @@ from tests.crash.golden_directory import (
     pack,
     unpack,
 )
+from tests.crash.sweep import fates
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.fakes.strict_disk import StrictDisk
 from tests.stateful.fake_drain import REMOTE
 from tests.stateful.invariants import judge_bytes
 from tests.stateful.node import Node
 from tests.stateful.reading import bytes_of
+from tests.stateful.unsynced import unsynced
 
 DIRECTORIES = sorted(GOLDEN.glob("schema-*.tar.xz"))
 
@@ -80,6 +85,48 @@ def test_what_an_earlier_cachetier_left_is_all_there_and_goes_on(
     for name in ("a", "b/c"):
         assert node.get(RUN, 3, name) == body(3, name)
     node.close()
+
+
+def test_what_an_earlier_cachetier_left_is_all_there_when_the_power_goes_while_it_is_migrated(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "top").mkdir()
+    unpack(DIRECTORIES[-1], tmp_path / "top" / "cache")
+    disk, images = StrictDisk(tmp_path / "top"), []
+    disk.on_step = lambda: images.append(disk.image())
+    with disk.recording():
+        node = opened(tmp_path / "top" / "cache", disk.vfs)
+        images.append(disk.image())
+        disk.on_step = lambda: None
+        node.die()
+
+    seen, schemas = set(), set()
+    (tmp_path / "arena").mkdir()
+    with unsynced() as vfs:
+        for number, image in enumerate(images):
+            for _way, fate in fates(number, lucks=3):
+                left = image.survivor(fate)
+                if left.identity in seen:
+                    continue
+                seen.add(left.identity)
+                left.write_to(tmp_path / "arena")
+                schemas.add(schema_of(tmp_path / "arena" / "cache"))
+                node = opened(tmp_path / "arena" / "cache", vfs)
+                judge(node)
+                node.die()
+    assert schemas == {schema.VERSION - 1, schema.VERSION}
+    assert len(seen) > 2 * len(images)
+
+
+def schema_of(cache_dir: Path) -> object:
+    """Return the version that a copy of the catalog, with its log, has."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in cache_dir.glob("catalog.db*"):
+            shutil.copy(path, folder)
+        sql = apsw.Connection(str(Path(folder) / "catalog.db"))
+        version = sql.pragma("user_version")
+        sql.close()
+    return version
 
 
 def test_a_directory_built_today_is_as_the_golden_ones_are(tmp_path: Path, vfs: str) -> None:
