@@ -27,8 +27,8 @@ from cachetier.cli.output import (
 )
 from cachetier.cli.steps import run_names
 from cachetier.cli.types import AGE, COUNT, DURATION, NUMBER, PATH, RATE, RUN, SIZE, Word
-from cachetier.model.estimate import DAY_SECONDS, Estimate, Plan, State, estimate_of, sweep
 from cachetier.nearest import nearest
+from cachetier.simulate.estimate import DAY_SECONDS, Estimate, Plan, State, estimate_of, sweep
 
 if TYPE_CHECKING:
     from cachetier_client import Client

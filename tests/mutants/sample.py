@@ -58,7 +58,6 @@ LEFT_OUT = (
     "cachetier/model/bandwidth.py",
     "cachetier/model/compression.py",
     "cachetier/model/concurrency.py",
-    "cachetier/model/estimate.py",
     "cachetier/model/pace.py",
 )
 NOT_RUN, KILLED, SURVIVED, GONE = "not run", "killed", "survived", "gone"

@@ -10,7 +10,7 @@ from cachetier_client.errors import InvalidRequestError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachetier.model.estimate import Plan, State, estimate_of, sweep
+from cachetier.simulate.estimate import Plan, State, estimate_of, sweep
 
 LARGE = Plan(size_bytes=15e12, gpus=1024, link=12.5e9)
 
