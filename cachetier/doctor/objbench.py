@@ -17,12 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.io.digests import digest_of, joined
 
 from cachetier.doctor.probe import TIMEOUTS, Probe
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import RemoteDigestError, ThrottledError, TransientError
-from cachetier.remote.base import ObjectStore, UploadedPart
+from cachetier.remote.base import ObjectStore
 from cachetier.remote.factory import open_store
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import Timeouts

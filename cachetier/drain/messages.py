@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, Generic, NamedTuple, TypeVar, cast, get_args, get_origin
 
 from cachetier_client.bucket_format.stored import Codec, Content, InPack, ShardFacts, Stored
+from cachetier_client.bucket_format.uploads import UploadedPart
 from msgspec import Struct, json
 from msgspec.structs import replace
 
@@ -24,7 +25,7 @@ from cachetier.drain.upload.buffers import BUDGET_BYTES, PIECE_BYTES
 from cachetier.drain.upload.compression_model import Verdict
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.local.catalog.notes import OwnClaim
-from cachetier.local.catalog.rows import NOTHING_REPLACED, FinishedUploadPart, Replaced
+from cachetier.local.catalog.rows import NOTHING_REPLACED, Replaced
 from cachetier.model.lifecycle import SaveState
 from cachetier.model.pace import PaceState
 from cachetier.model.packs import Member
@@ -197,7 +198,7 @@ class OpenShard(Request[LocalShard], frozen=True):
     version: int
 
 
-class FinishedParts(Request[tuple[FinishedUploadPart, ...]], frozen=True):
+class FinishedParts(Request[tuple[UploadedPart, ...]], frozen=True):
     """Asks for the parts of a shard's upload that are recorded."""
 
     version: int
@@ -234,7 +235,7 @@ class UploadGone(Request[None], frozen=True):
 
 class PartsDone(Request[None], frozen=True):
     version: int
-    parts: tuple[FinishedUploadPart, ...]
+    parts: tuple[UploadedPart, ...]
 
 
 class ShardVerified(Request[None], frozen=True):

@@ -10,6 +10,7 @@ from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
 from cachetier_client.bucket_format.uploads import (
     SAVE_KEY,
     SINGLE_PUT_BYTES,
+    UploadedPart,
     object_metadata,
     upload_part_bytes_for,
 )
@@ -27,7 +28,7 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
-from cachetier.remote.base import IF_ABSENT, Condition, UploadedPart, if_match
+from cachetier.remote.base import IF_ABSENT, Condition, if_match
 from cachetier.remote.bucket import Remote
 
 ANOTHERS = "another node put it: run fsck --repair there"

@@ -16,6 +16,7 @@ from cachetier_client.bucket_format.stored import NO_FACTS, Content, ShardFacts
 from cachetier_client.bucket_format.uploads import (
     DIGEST_KEY,
     PART_LIMIT,
+    UploadedPart,
     object_metadata,
     store_identity,
     upload_part_bytes_for,
@@ -53,7 +54,6 @@ from cachetier.local.store import Store
 from cachetier.model.checkpoint import END_ERRORS, Save, claimant_of
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
-from cachetier.remote.base import UploadedPart
 from cachetier.remote.bucket import Bucket
 
 STREAMS = 4

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart
 
 Metadata = Mapping[str, str]
 Headers = Mapping[str, str]
@@ -47,16 +47,6 @@ def pieces_of(body: Body) -> Iterator[memoryview]:
     if isinstance(body, bytes | memoryview):
         return iter([memoryview(body).cast("B")])
     return iter(body)
-
-
-@dataclass(frozen=True, slots=True)
-class UploadedPart:
-    """One finished part of a multipart upload."""
-
-    number: int
-    etag: str
-    size_bytes: int
-    digest: int
 
 
 @dataclass(frozen=True, slots=True)

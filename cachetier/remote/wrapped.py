@@ -6,7 +6,7 @@ import builtins
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, TypeVar
 
-from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart
 
 from cachetier.remote.base import (
     Body,
@@ -18,7 +18,6 @@ from cachetier.remote.base import (
     Listing,
     Metadata,
     ObjectStore,
-    UploadedPart,
     room_of,
     size_of,
 )

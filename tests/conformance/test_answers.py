@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pytest
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.io.digests import to_base64
 
 from cachetier.errors import (
@@ -20,7 +21,7 @@ from cachetier.errors import (
     ThrottledError,
     TransientError,
 )
-from cachetier.remote.base import CopyRange, ObjectStore, UploadedPart
+from cachetier.remote.base import CopyRange, ObjectStore
 from cachetier.remote.s3.boto_client import Credentials, connect
 from cachetier.remote.s3.reconnecting import Renewed
 from cachetier.remote.s3.store import S3ObjectStore

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format.uploads import UploadedPart
 
 from cachetier.errors import (
     CopiesRefusedError,
@@ -15,7 +16,7 @@ from cachetier.errors import (
     TransientError,
     UploadGoneError,
 )
-from cachetier.remote.base import CopyRange, ObjectStore, UploadedPart
+from cachetier.remote.base import CopyRange, ObjectStore
 
 MIB = 1 << 20
 PART_BYTES = 5 * MIB  # S3's least

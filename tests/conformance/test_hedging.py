@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format.uploads import UploadedPart
 
-from cachetier.remote.base import UploadedPart
 from cachetier.remote.call_policy import USUAL_FROM, CallPolicy, Hedge
 from cachetier.remote.stall_guard import StallWatch, Timeouts
 from cachetier.testing.s3_endpoint import S3Endpoint

@@ -6,9 +6,10 @@ import os
 
 import pytest
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format.uploads import UploadedPart
 
 from cachetier.errors import CachetierError, TransientError, UploadGoneError
-from cachetier.remote.base import ObjectStore, UploadedPart
+from cachetier.remote.base import ObjectStore
 
 PART_BYTES = 5 << 20  # S3's least
 BODY = os.urandom(2 * PART_BYTES + 1234)

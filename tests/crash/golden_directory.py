@@ -13,10 +13,11 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.local.catalog import saves, schema, shards, uploads
-from cachetier.local.catalog.rows import FinishedUploadPart, IncidentRecord
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
@@ -74,7 +75,7 @@ def build(cache_dir: Path) -> None:
     node.put(ids(4, 1), "b/c", body(4, "b/c"))
     versions = {(row.step, row.name): row.version for row in node.rows()}
     upload, damaged = versions[3, "b/c"], versions[4, "b/c"]
-    part = FinishedUploadPart(1, "an-etag", PART_BYTES, 7, 0, PART_BYTES)
+    part = UploadedPart(1, "an-etag", PART_BYTES, 7, 0, PART_BYTES)
     node.store.write(uploads.begin_upload, upload, REMOTE, "an-upload", PART_BYTES)
     node.store.write(uploads.record_parts, upload, REMOTE, [part])
     incident = IncidentRecord("integrity", "damaged", "save it again", RUN, 4, "b/c", 1)

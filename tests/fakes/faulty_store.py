@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart
 
 from cachetier.errors import RemoteError, TransientError
 from cachetier.remote.base import (
@@ -22,7 +22,6 @@ from cachetier.remote.base import (
     Into,
     Metadata,
     ObjectStore,
-    UploadedPart,
     deliver,
     room_of,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart
 
 from cachetier.remote.base import (
     Body,
@@ -13,7 +13,6 @@ from cachetier.remote.base import (
     Into,
     Metadata,
     ObjectStore,
-    UploadedPart,
     deliver,
     room_of,
 )

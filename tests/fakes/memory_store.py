@@ -10,7 +10,7 @@ from itertools import count
 
 from awscrt.checksums import crc64nvme
 from cachetier_client.bucket_format import documents
-from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart
 from cachetier_client.clock import Clock, SystemClock
 
 from cachetier.errors import (
@@ -31,7 +31,6 @@ from cachetier.remote.base import (
     ListedPage,
     Listing,
     Metadata,
-    UploadedPart,
     deliver,
     if_match,
     pieces_of,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.remote.base import Body, CopyRange, Headers, Metadata, UploadedPart, size_of
+from cachetier.remote.base import Body, CopyRange, Headers, Metadata, size_of
 from tests.fakes.bodies import kept, noise
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.integration.drain_node import Node

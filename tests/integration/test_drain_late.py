@@ -7,14 +7,13 @@ from pathlib import Path
 
 import apsw
 import pytest
-from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import to_hex
 
 from cachetier.errors import TransientError, UploadGoneError
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
-from cachetier.remote.base import UploadedPart
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import Node, content_of, patterned
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import RemoteRefusedError
-from cachetier.remote.base import ObjectStore, UploadedPart
+from cachetier.remote.base import ObjectStore
 from cachetier.remote.factory import open_store
 from cachetier.remote.s3 import reconnecting
 from cachetier.remote.settings import RemoteSettings

@@ -12,6 +12,7 @@ from cachetier_client.bucket_format.publication import Claimant
 from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored, StoredFrame
 from cachetier_client.bucket_format.uploads import (
     Existing,
+    UploadedPart,
     compressed_metadata,
     judge_existing,
     object_metadata,
@@ -24,7 +25,7 @@ from cachetier.codec.seek_table import encode_table
 from cachetier.drain.publish.publisher import Ended, Located, Publisher
 from cachetier.errors import PreconditionFailedError, UploadGoneError
 from cachetier.local.catalog import copies, saves, shards, uploads
-from cachetier.local.catalog.rows import FinishedUploadPart, IncidentRecord
+from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.catalog.shards import small_of
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
@@ -33,7 +34,7 @@ from cachetier.model.lifecycle import PartState, SaveState, ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.packs import Member, is_packable, next_pack
 from cachetier.model.shard import Shard
-from cachetier.remote.base import IF_ABSENT, UploadedPart, if_match
+from cachetier.remote.base import IF_ABSENT, if_match
 from cachetier.remote.bucket import Bucket
 from tests.stateful.reading import bytes_of
 
@@ -223,7 +224,7 @@ class FakeDrain:
                 sent = self._bucket.objects.upload_part(
                     key, upload_id, part.number, piece, digest=digest
                 )
-                record = FinishedUploadPart(
+                record = UploadedPart(
                     part.number, sent.etag, part.size_bytes, digest, part.start, part.size_bytes
                 )
                 self._store.write(uploads.record_parts, shard.version, REMOTE, [record])

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.bucket_format.uploads import (
+    UploadedPart,
     compressed_metadata,
     packed_upload_part_bytes_for,
     upload_part_bytes_for,
@@ -21,7 +22,6 @@ from cachetier.codec.codecs import content_headers
 from cachetier.drain.upload.encoding import Encoding, PlainPaysError
 from cachetier.drain.upload.part_sender import ROUNDS, PartSender, Upload, UploadContext, raw_plan
 from cachetier.drain.upload.progress import (
-    SentUploadPart,
     UploadProgress,
     sent_before,
     stored_of,
@@ -38,7 +38,6 @@ from cachetier.errors import (
 )
 from cachetier.model import composing
 from cachetier.model.compression import Method
-from cachetier.remote.base import UploadedPart
 
 # What would be compressed is stored raw only if so much of it need not be sent at all.
 RAW_DONOR_SHARE = 0.5
@@ -126,7 +125,7 @@ class MultipartUpload:
         if donor is not None and not _is_useful(target, donor, (codec, element_size), part_bytes):
             donor = None
         recorded = progress.parts()
-        done = [sent for sent in recorded if is_listed(sent.part, listed)]
+        done = [sent for sent in recorded if is_listed(sent, listed)]
         upload = Upload(upload_id, part_bytes, encoding, done, donor)
         kept = (
             whole_frames(done) if encoding is not None else raw_plan(upload, target.size_bytes)[0]
@@ -135,7 +134,7 @@ class MultipartUpload:
             self._forget_others(upload, kept)
         return replace(upload, done=kept)
 
-    def _forget_others(self, upload: Upload, kept: Sequence[SentUploadPart]) -> None:
+    def _forget_others(self, upload: Upload, kept: Sequence[UploadedPart]) -> None:
         """Record only ``kept``: a part that is sent anew must not be taken for an old one."""
         progress = self._progress
         progress.begun(upload.upload_id, upload.part_bytes, upload.codec, upload.element_size)
@@ -177,7 +176,7 @@ class MultipartUpload:
 
     # --- the object ------------------------------------------------------------------------------
 
-    def _complete(self, upload: Upload, parts: Sequence[SentUploadPart]) -> Stored | None:
+    def _complete(self, upload: Upload, parts: Sequence[UploadedPart]) -> Stored | None:
         """Make the parts an object; return how it is stored, verified, if it is there."""
         target, lend = self._target, self._context.buffers.lend
         sent = stored_of(upload.codec, parts, target.content, upload.element_size)
@@ -185,13 +184,12 @@ class MultipartUpload:
         if isinstance(found, Stored):
             self._store.abort_upload(target.key, upload.upload_id)
             return found
-        uploaded = [part.part for part in parts]
         # Gone: perhaps completed by a call whose reply was lost; or one of its parts is.
         with (
             suppress(UploadGoneError, RemoteDigestError),
             noticing_blocked(self._store, target.key),
         ):
-            self._store.complete_upload(target.key, upload.upload_id, uploaded, digest=sent.digest)
+            self._store.complete_upload(target.key, upload.upload_id, parts, digest=sent.digest)
         found = look(self._store, target, lend, sent)
         if isinstance(found, Stored):
             return found

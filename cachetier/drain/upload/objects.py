@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from cachetier_client.bucket_format.stored import Codec
@@ -24,6 +24,7 @@ from cachetier_client.bucket_format.uploads import (
     STORE_KEY,
     VERSION_KEY,
     ObjectInfo,
+    UploadedPart,
     UploadPartRange,
     upload_part_bytes_for,
 )
@@ -31,7 +32,7 @@ from cachetier_client.io.digests import to_hex
 
 from cachetier.drain.upload.multipart import is_listed
 from cachetier.drain.upload.part_sender import ROUNDS, UploadContext, in_rounds
-from cachetier.drain.upload.progress import SentUploadPart, UploadProgress
+from cachetier.drain.upload.progress import UploadProgress
 from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import (
     ConflictError,
@@ -47,7 +48,7 @@ from cachetier.errors import (
 )
 from cachetier.model.objects import NOTHING_THERE, WHATEVER_IS_THERE
 from cachetier.model.superseding import MARGIN_SECONDS, Stamp, Verdict, judge
-from cachetier.remote.base import IF_ABSENT, Condition, ObjectStore, UploadedPart, if_match
+from cachetier.remote.base import IF_ABSENT, Condition, ObjectStore, if_match
 
 
 class SupersededError(Exception):
@@ -184,7 +185,7 @@ class _PlannedUploadPart:
     def begin(self) -> int:
         return self.start + self.range.start
 
-    def is_sent(self, sent: SentUploadPart | None) -> bool:
+    def is_sent(self, sent: UploadedPart | None) -> bool:
         """Return whether ``sent`` is this part."""
         which = self.begin, self.range.size_bytes
         return sent is not None and (sent.raw_start, sent.raw_bytes) == which
@@ -338,7 +339,7 @@ class ObjectUpload:
         self._store.abort_upload(self._target.key, upload_id)
         self._progress.gone()
 
-    def _begun(self) -> tuple[str, list[SentUploadPart]]:
+    def _begun(self) -> tuple[str, list[UploadedPart]]:
         target = self._target
         usual_bytes = self._context.usual_part_bytes()
         upload_id = self._store.create_upload(target.key, target.metadata, target.headers)
@@ -350,7 +351,7 @@ class ObjectUpload:
             raise
         return upload_id, []
 
-    def _resumed(self) -> tuple[str, list[SentUploadPart]] | None:
+    def _resumed(self) -> tuple[str, list[UploadedPart]] | None:
         """Return the upload begun before with the parts the store really has, if it is there."""
         upload_id = self._progress.upload_id
         if upload_id is None or self._progress.part_bytes is None:
@@ -360,13 +361,13 @@ class ObjectUpload:
         except UploadGoneError:
             self._progress.gone()
             return None
-        return upload_id, [each for each in self._progress.parts() if is_listed(each.part, listed)]
+        return upload_id, [each for each in self._progress.parts() if is_listed(each, listed)]
 
-    def _send_missing(self, upload_id: str, done: Sequence[SentUploadPart]) -> list[UploadedPart]:
+    def _send_missing(self, upload_id: str, done: Sequence[UploadedPart]) -> list[UploadedPart]:
         """Bring what the upload lacks, some at once, and return all its parts in order."""
         context, key = self._context, self._target.key
 
-        def bring(part: _PlannedUploadPart) -> SentUploadPart:
+        def bring(part: _PlannedUploadPart) -> UploadedPart:
             def send() -> UploadedPart:
                 with (
                     self._open_piece(part.piece) as source,  # each time: it may go bad here
@@ -375,12 +376,13 @@ class ObjectUpload:
                     number = part.range.number
                     return self._store.upload_part(key, upload_id, number, body, digest=digest)
 
-            sent = SentUploadPart(in_rounds(send), part.begin, part.range.size_bytes)
+            raw_bytes = part.range.size_bytes
+            sent = replace(in_rounds(send), raw_start=part.begin, raw_bytes=raw_bytes)
             self._progress.part_done(sent)
             return sent
 
         plan = tuple(self._parts())
-        there = {sent.part.number: sent for sent in done}
+        there = {sent.number: sent for sent in done}
         lacking = [part for part in plan if not part.is_sent(there.get(part.range.number))]
         for part in lacking:
             there.pop(part.range.number, None)
@@ -388,8 +390,7 @@ class ObjectUpload:
             sent = context.each_part(bring, lacking)
         finally:
             self._progress.flush()
-        parts = [each.part for each in [*there.values(), *sent]]
-        return sorted(parts, key=lambda part: part.number)
+        return sorted([*there.values(), *sent], key=lambda part: part.number)
 
     def _parts(self) -> Iterator[_PlannedUploadPart]:
         """Yield the upload's parts: a piece each, or a piece that is alone, cut."""

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from cachetier_client.bucket_format.stored import Codec
-from cachetier_client.bucket_format.uploads import PART_BYTES, UploadPartRange
+from cachetier_client.bucket_format.uploads import PART_BYTES, UploadedPart, UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, joined
 
 from cachetier.drain.upload import stopwatch
@@ -25,7 +25,6 @@ from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.frame_packer import Copied, Packed, Packer
 from cachetier.drain.upload.part_room import GivenBackError, PartRoom
 from cachetier.drain.upload.progress import (
-    SentUploadPart,
     UploadProgress,
     contiguous,
     frames_of,
@@ -43,7 +42,7 @@ from cachetier.errors import (
 )
 from cachetier.model import composing
 from cachetier.model.composing import SourcePiece
-from cachetier.remote.base import Body, CopyRange, ObjectStore, UploadedPart
+from cachetier.remote.base import Body, CopyRange, ObjectStore
 from cachetier.remote.fair_slots import FairSlots
 
 ROUNDS = 3
@@ -127,7 +126,7 @@ class Upload:
     upload_id: str
     part_bytes: int
     encoding: Encoding | None
-    done: list[SentUploadPart]
+    done: list[UploadedPart]
     donor: Donor | None = None
 
     @property
@@ -139,7 +138,7 @@ class Upload:
         return self.encoding.element_size if self.encoding is not None else 0
 
 
-def raw_plan(upload: Upload, size_bytes: int) -> tuple[list[SentUploadPart], list[SourcePiece]]:
+def raw_plan(upload: Upload, size_bytes: int) -> tuple[list[UploadedPart], list[SourcePiece]]:
     """Return which parts of a raw upload stay, and what it lacks.
 
     What is there without a gap stays; of what comes behind, the parts that the plan has as well.
@@ -148,7 +147,7 @@ def raw_plan(upload: Upload, size_bytes: int) -> tuple[list[SentUploadPart], lis
     start = kept[-1].raw_start + kept[-1].raw_bytes if kept else 0
     unchanged = upload.donor.unchanged if upload.donor is not None else ()
     number, part_bytes = len(kept) + 1, upload.part_bytes
-    there = {(sent.part.number, sent.raw_start, sent.raw_bytes): sent for sent in upload.done}
+    there = {(sent.number, sent.raw_start, sent.raw_bytes): sent for sent in upload.done}
     lacking = []
     for piece in composing.pieces(size_bytes, part_bytes, unchanged, number=number, start=start):
         sent = there.get((piece.number, piece.start, piece.size_bytes))
@@ -177,7 +176,7 @@ class PartSender:
         self._progress = progress
         self._upload = upload
 
-    def send_missing(self) -> list[SentUploadPart]:
+    def send_missing(self) -> list[UploadedPart]:
         """Bring what the upload lacks, and return all its parts.
 
         Raises:
@@ -191,11 +190,11 @@ class PartSender:
 
     # --- raw bytes -------------------------------------------------------------------------------
 
-    def _send_raw(self) -> list[SentUploadPart]:
-        def bring(piece: SourcePiece) -> SentUploadPart:
+    def _send_raw(self) -> list[UploadedPart]:
+        def bring(piece: SourcePiece) -> UploadedPart:
             self._context.go_on()
             part = self._copy_piece(piece) if piece.copied else self._send_piece(piece)
-            sent = SentUploadPart(part, piece.start, piece.size_bytes)
+            sent = replace(part, raw_start=piece.start, raw_bytes=piece.size_bytes)
             self._progress.part_done(sent)
             return sent
 
@@ -224,7 +223,7 @@ class PartSender:
 
     # --- frames ----------------------------------------------------------------------------------
 
-    def _send_packed(self) -> list[SentUploadPart]:
+    def _send_packed(self) -> list[UploadedPart]:
         """Bring the frames behind those that are there: in turn, and in parallel to the store."""
         packer = self._packer()
         turn = threading.Semaphore()
@@ -233,7 +232,7 @@ class PartSender:
             while turn.acquire() and not packer.ended:
                 yield
 
-        def bring(_turn: None) -> SentUploadPart:
+        def bring(_turn: None) -> UploadedPart:
             made: Copied | Packed
             with _released(turn):
                 made = packer.next_copied() or self._made(packer.next_part)
@@ -241,7 +240,8 @@ class PartSender:
                 part = self._copy(made.number, made.start, made.size_bytes, made.digest)
             else:
                 part = self._send_made(packer, made)
-            sent = SentUploadPart(part, made.raw_start, made.raw_bytes, made.frames)
+            raw = made.raw_start, made.raw_bytes, made.frames
+            sent = replace(part, raw_start=raw[0], raw_bytes=raw[1], frames=raw[2])
             self._progress.part_done(sent)
             return sent
 

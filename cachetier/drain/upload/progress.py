@@ -3,37 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Protocol
 
 from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame
+from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.io.digests import joined
-
-from cachetier.local.catalog.rows import FinishedUploadPart
-from cachetier.remote.base import UploadedPart
-
-
-@dataclass(frozen=True, slots=True)
-class SentUploadPart:
-    """A part that the store acknowledged, and the raw bytes it holds: of zstd, whole frames."""
-
-    part: UploadedPart
-    raw_start: int
-    raw_bytes: int
-    frames: tuple[StoredFrame, ...] = ()
-
-    @classmethod
-    def of(cls, part: FinishedUploadPart) -> SentUploadPart:
-        """Return a part as it was recorded."""
-        uploaded = UploadedPart(part.number, part.etag, part.size_bytes, part.digest)
-        return cls(uploaded, part.raw_start, part.raw_bytes, part.frames)
-
-    def finished(self) -> FinishedUploadPart:
-        """Return what is recorded of it."""
-        part = self.part
-        uploaded = part.number, part.etag, part.size_bytes, part.digest
-        return FinishedUploadPart(*uploaded, self.raw_start, self.raw_bytes, self.frames)
 
 
 class UploadProgress(Protocol):
@@ -54,7 +29,7 @@ class UploadProgress(Protocol):
     def codec(self) -> Codec:
         """How its parts are encoded: all of them the same way."""
 
-    def parts(self) -> list[SentUploadPart]:
+    def parts(self) -> list[UploadedPart]:
         """Return its parts that were finished, in order."""
 
     @property
@@ -64,7 +39,7 @@ class UploadProgress(Protocol):
     def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
         """Remember a new upload."""
 
-    def part_done(self, part: SentUploadPart) -> None:
+    def part_done(self, part: UploadedPart) -> None:
         """Remember a finished part, soon; called by many threads."""
 
     def flush(self) -> None:
@@ -74,22 +49,22 @@ class UploadProgress(Protocol):
         """Forget the upload."""
 
 
-def contiguous(parts: Iterable[SentUploadPart]) -> list[SentUploadPart]:
+def contiguous(parts: Iterable[UploadedPart]) -> list[UploadedPart]:
     """Return the parts from the first on without a gap: where the next frame goes depends on it."""
-    kept: list[SentUploadPart] = []
+    kept: list[UploadedPart] = []
     reached = 0
-    for sent in sorted(parts, key=lambda sent: sent.part.number):
-        if sent.part.number != len(kept) + 1 or sent.raw_start != reached:
+    for sent in sorted(parts, key=lambda sent: sent.number):
+        if sent.number != len(kept) + 1 or sent.raw_start != reached:
             break
         kept.append(sent)
         reached += sent.raw_bytes
     return kept
 
 
-def whole_frames(parts: Iterable[SentUploadPart]) -> list[SentUploadPart]:
+def whole_frames(parts: Iterable[UploadedPart]) -> list[UploadedPart]:
     """Return the parts without a gap, up to the last that ends with a frame: there it goes on."""
     kept = contiguous(parts)
-    sizes = accumulate(sent.part.size_bytes for sent in kept)
+    sizes = accumulate(sent.size_bytes for sent in kept)
     ends = accumulate(sum(frame.size_bytes for frame in sent.frames) for sent in kept)
     whole = [
         number
@@ -99,19 +74,19 @@ def whole_frames(parts: Iterable[SentUploadPart]) -> list[SentUploadPart]:
     return kept[: whole[-1]] if whole else []
 
 
-def frames_of(parts: Iterable[SentUploadPart]) -> tuple[StoredFrame, ...]:
+def frames_of(parts: Iterable[UploadedPart]) -> tuple[StoredFrame, ...]:
     return tuple(frame for sent in parts for frame in sent.frames)
 
 
 def stored_of(
-    codec: Codec, parts: Iterable[SentUploadPart], content: Content, element_size: int = 0
+    codec: Codec, parts: Iterable[UploadedPart], content: Content, element_size: int = 0
 ) -> Stored:
     """Return what the object of these parts is."""
     if codec is Codec.RAW:
         return Stored.raw(content)
-    ordered = sorted(parts, key=lambda sent: sent.part.number)
-    size_bytes = sum(sent.part.size_bytes for sent in ordered)
-    digest = joined((sent.part.digest, sent.part.size_bytes) for sent in ordered)
+    ordered = sorted(parts, key=lambda sent: sent.number)
+    size_bytes = sum(sent.size_bytes for sent in ordered)
+    digest = joined((sent.digest, sent.size_bytes) for sent in ordered)
     return Stored(codec, size_bytes, digest, frames_of(ordered), element_size)
 
 

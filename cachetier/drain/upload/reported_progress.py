@@ -6,10 +6,10 @@ import threading
 import time
 
 from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.bucket_format.uploads import UploadedPart
 
 from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd
-from cachetier.drain.upload.progress import SentUploadPart
 
 PARTS_AT_ONCE = 8
 FRAMES_AT_ONCE = 4096
@@ -31,12 +31,11 @@ class ReportedProgress:
         self.codec = opened.codec
         self.element_size = opened.element_size
         self._lock = threading.Lock()
-        self._finished: list[SentUploadPart] = []
+        self._finished: list[UploadedPart] = []
         self._flush_at = 0.0
 
-    def parts(self) -> list[SentUploadPart]:
-        recorded = self._channel.ask(messages.FinishedParts(self._version))
-        return [SentUploadPart.of(part) for part in recorded]
+    def parts(self) -> list[UploadedPart]:
+        return [*self._channel.ask(messages.FinishedParts(self._version))]
 
     def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
         version = self._version
@@ -44,7 +43,7 @@ class ReportedProgress:
         self.upload_id, self.part_bytes = upload_id, part_bytes
         self.codec, self.element_size = codec, element_size
 
-    def part_done(self, part: SentUploadPart) -> None:
+    def part_done(self, part: UploadedPart) -> None:
         with self._lock:
             self._finished.append(part)
             frames = sum(len(finished.frames) for finished in self._finished)
@@ -58,8 +57,7 @@ class ReportedProgress:
             finished, self._finished = self._finished, []
             self._flush_at = time.monotonic() + FLUSH_SECONDS
         if finished:
-            parts = tuple(part.finished() for part in finished)
-            self._channel.ask(messages.PartsDone(self._version, parts))
+            self._channel.ask(messages.PartsDone(self._version, tuple(finished)))
 
     def gone(self) -> None:
         self.upload_id = self.part_bytes = None

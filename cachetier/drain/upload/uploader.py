@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from cachetier_client.bucket_format.stored import Stored, is_worthwhile, limit_bytes
 from cachetier_client.bucket_format.uploads import (
     SINGLE_PUT_BYTES,
+    UploadedPart,
     UploadPartRange,
     compressed_metadata,
     packed_upload_part_bytes_for,
@@ -36,7 +37,7 @@ from cachetier.drain.upload.target import (
     look,
 )
 from cachetier.errors import PreconditionFailedError, RemoteDigestError, UploadGoneError
-from cachetier.remote.base import IF_ABSENT, Body, Metadata, UploadedPart
+from cachetier.remote.base import IF_ABSENT, Body, Metadata
 
 
 class Uploader:

@@ -20,10 +20,10 @@ from cachetier_client.bucket_format.stored import (
     InPack,
     ShardFacts,
     Stored,
-    StoredFrame,
     pack_frames,
     unpack_frames,
 )
+from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.io import digests
 
 from cachetier.errors import CatalogDamagedError
@@ -110,22 +110,6 @@ class IncidentRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedUploadPart:
-    """One part of a multipart upload that the store acknowledged, and the raw bytes it holds.
-
-    Size and digest are those of the bytes as stored; compressed ones are whole frames.
-    """
-
-    number: int
-    etag: str
-    size_bytes: int
-    digest: int
-    raw_start: int
-    raw_bytes: int
-    frames: tuple[StoredFrame, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class UploadRecord:
     """How far the drain of one shard to one remote got."""
 
@@ -135,7 +119,7 @@ class UploadRecord:
     verified_at: float | None
     codec: Codec = Codec.RAW
     element_size: int = 0
-    parts: tuple[FinishedUploadPart, ...] = ()
+    parts: tuple[UploadedPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,17 +230,15 @@ def facts_of(*values: Any) -> ShardFacts:
     return ShardFacts(**dict(zip(FACT_NAMES, values, strict=True)))
 
 
-def row_of_upload_part(part: FinishedUploadPart) -> tuple[object, ...]:
+def row_of_upload_part(part: UploadedPart) -> tuple[object, ...]:
     sent = part.number, part.etag, part.size_bytes, packed(part.digest)
     return *sent, part.raw_start, part.raw_bytes, pack_frames(part.frames)
 
 
-def upload_part_of(row: Row) -> FinishedUploadPart:
+def upload_part_of(row: Row) -> UploadedPart:
     number, etag, size_bytes, digest, raw_start, raw_bytes, packed_frames = row
     frames = unpack_frames(packed_frames)
-    return FinishedUploadPart(
-        number, etag, size_bytes, unpacked(digest), raw_start, raw_bytes, frames
-    )
+    return UploadedPart(number, etag, size_bytes, unpacked(digest), raw_start, raw_bytes, frames)
 
 
 def stored_of(row: Row) -> Stored:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import apsw
 from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.bucket_format.uploads import UploadedPart
 
 from cachetier.local.catalog import rows, saves, shards
-from cachetier.local.catalog.rows import FinishedUploadPart, Replaced, UploadRecord
+from cachetier.local.catalog.rows import Replaced, UploadRecord
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import DECIDED_COPIES
 
@@ -123,7 +124,7 @@ def forget_upload(sql: apsw.Connection, version: int, remote: str) -> None:
 
 
 def record_parts(
-    sql: apsw.Connection, version: int, remote: str, parts: Sequence[FinishedUploadPart]
+    sql: apsw.Connection, version: int, remote: str, parts: Sequence[UploadedPart]
 ) -> None:
     """Remember finished parts of an upload."""
     shards.require(sql, version)

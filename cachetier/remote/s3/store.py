@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from awscrt.checksums import crc64nvme
 from cachetier_client.bucket_format import documents
 from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
-from cachetier_client.bucket_format.uploads import ObjectInfo
+from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart
 from cachetier_client.io.digests import from_base64, to_base64
 from cachetier_client.s3_errors import GENERAL_REFUSALS
 
@@ -43,7 +43,6 @@ from cachetier.remote.base import (
     Listing,
     Metadata,
     ObjectStore,
-    UploadedPart,
     deliver,
     room_of,
     size_of,

@@ -14,6 +14,7 @@ from cachetier_client.bucket_format.stored import (
     Codec,
     Content,
     Stored,
+    StoredFrame,
 )
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, to_hex
 
@@ -95,6 +96,23 @@ class UploadPartRange:
         if self.start % BLOCK_BYTES == 0 and self.size_bytes % BLOCK_BYTES == 0:
             return self.size_bytes
         return self.blocks * BLOCK_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedPart:
+    """A part of a multipart upload that the store acknowledged, and the raw bytes that it holds.
+
+    Size and digest are those of the bytes as stored; compressed ones are whole frames. A store
+    knows nothing of raw bytes and leaves them at 0.
+    """
+
+    number: int
+    etag: str
+    size_bytes: int
+    digest: int
+    raw_start: int = 0
+    raw_bytes: int = 0
+    frames: tuple[StoredFrame, ...] = ()
 
 
 def upload_part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int:

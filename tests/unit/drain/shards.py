@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from cachetier_client.bucket_format.stored import Codec
-from cachetier_client.bucket_format.uploads import UploadPartRange
+from cachetier_client.bucket_format.uploads import UploadedPart, UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
-from cachetier.drain.upload.progress import SentUploadPart
 from cachetier.drain.upload.source import DamagedError, Lend
 from cachetier.remote.base import Body
 
@@ -37,16 +36,16 @@ class Recorded:
     def __init__(self) -> None:
         self.gone()
 
-    def parts(self) -> list[SentUploadPart]:
-        return sorted(self.sent, key=lambda sent: sent.part.number)
+    def parts(self) -> list[UploadedPart]:
+        return sorted(self.sent, key=lambda sent: sent.number)
 
     def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
         self.upload_id: str | None = upload_id
         self.part_bytes: int | None = part_bytes
         self.codec, self.element_size = codec, element_size
-        self.sent: list[SentUploadPart] = []
+        self.sent: list[UploadedPart] = []
 
-    def part_done(self, part: SentUploadPart) -> None:
+    def part_done(self, part: UploadedPart) -> None:
         self.sent.append(part)
 
     def flush(self) -> None:

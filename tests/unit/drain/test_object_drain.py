@@ -8,7 +8,13 @@ from typing import Any
 
 import apsw
 import pytest
-from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY, SAVE_KEY, ObjectInfo
+from cachetier_client.bucket_format.uploads import (
+    DIGEST_KEY,
+    ETAG_KEY,
+    SAVE_KEY,
+    ObjectInfo,
+    UploadedPart,
+)
 from cachetier_client.io.digests import digest_of, to_hex
 from cachetier_client.s3_errors import kind_of_answer
 
@@ -18,7 +24,7 @@ from cachetier.local.catalog.objects import Condition
 from cachetier.model.lifecycle import ObjectState, ShardState
 from cachetier.model.objects import Head
 from cachetier.model.superseding import DELETED, Stamp
-from cachetier.remote.base import Body, UploadedPart
+from cachetier.remote.base import Body
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import Fault, FaultyObjectStore, fail, lose_reply
 from tests.fakes.memory_store import MemoryObjectStore

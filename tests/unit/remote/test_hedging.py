@@ -7,9 +7,10 @@ from contextvars import ContextVar
 
 import pytest
 from awscrt.checksums import crc64nvme
+from cachetier_client.bucket_format.uploads import UploadedPart
 
 from cachetier.errors import TransientError
-from cachetier.remote.base import Body, UploadedPart
+from cachetier.remote.base import Body
 from cachetier.remote.call_policy import (
     HEDGE_AFTER_SECONDS,
     USUAL_FROM,

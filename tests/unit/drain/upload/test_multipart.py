@@ -7,7 +7,12 @@ from dataclasses import replace
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec, Stored
-from cachetier_client.bucket_format.uploads import ObjectInfo, compressed_metadata, object_metadata
+from cachetier_client.bucket_format.uploads import (
+    ObjectInfo,
+    UploadedPart,
+    compressed_metadata,
+    object_metadata,
+)
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.codec.frames import FrameEncoder
@@ -21,7 +26,7 @@ from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import RemoteDigestError, StoppingError, TransientError, UploadGoneError
 from cachetier.model.compression import OFF, Mode, parsed_mode
-from cachetier.remote.base import Body, UploadedPart
+from cachetier.remote.base import Body
 from tests.fakes.bodies import compressible
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, fail
@@ -121,7 +126,7 @@ def test_an_upload_that_the_store_forgets_is_begun_anew_and_sent_whole(data: byt
     assert stored == Stored.raw(target_of(data).content)
     assert store.get("key") == data
     assert (store.begun, list(store.list_uploads(""))) == (2, [])
-    assert [sent.part.number for sent in progress.parts()] == list(range(1, BLOCKS + 1))
+    assert [sent.number for sent in progress.parts()] == list(range(1, BLOCKS + 1))
 
 
 class Unkept(Counting):

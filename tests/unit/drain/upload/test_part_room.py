@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 import zstandard
 from cachetier_client.bucket_format.stored import Codec, ShardFacts
-from cachetier_client.bucket_format.uploads import object_metadata
+from cachetier_client.bucket_format.uploads import UploadedPart, object_metadata
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.drain.upload.buffers import PIECE_BYTES, Buffers
@@ -22,7 +22,7 @@ from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import TransientError
 from cachetier.model.compression import parsed_mode
-from cachetier.remote.base import Body, UploadedPart, pieces_of
+from cachetier.remote.base import Body, pieces_of
 from cachetier.remote.call_policy import CallPolicy, Retries
 from tests.fakes.bodies import compressible, noise
 from tests.fakes.memory_store import MemoryObjectStore

@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame, table_bytes
+from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
 from cachetier.drain.upload.progress import (
-    SentUploadPart,
     contiguous,
     is_whole,
     sent_before,
     stored_of,
 )
-from cachetier.remote.base import UploadedPart
 
 CONTENT = Content(3 * BLOCK_BYTES, 1, (1, 2, 3))
 BODIES = [b"a" * 100 + b"b" * 200, b"c" * 300 + b"t" * table_bytes(3)]
@@ -25,9 +24,9 @@ def frames(*sizes: int) -> tuple[StoredFrame, ...]:
     return tuple(StoredFrame(size, size) for size in sizes)
 
 
-def sent(number: int, body: bytes, first_block: int, *sizes: int) -> SentUploadPart:
-    part = UploadedPart(number, "etag", len(body), digest_of(body))
-    return SentUploadPart(part, first_block * BLOCK_BYTES, len(sizes) * BLOCK_BYTES, frames(*sizes))
+def sent(number: int, body: bytes, first_block: int, *sizes: int) -> UploadedPart:
+    raw = first_block * BLOCK_BYTES, len(sizes) * BLOCK_BYTES, frames(*sizes)
+    return UploadedPart(number, "etag", len(body), digest_of(body), *raw)
 
 
 FIRST = sent(1, BODIES[0], 0, 100, 200)
@@ -38,21 +37,21 @@ LAST = sent(2, BODIES[1], 2, 300)
 class Recorded:
     """A progress that was begun with frames."""
 
-    finished: list[SentUploadPart]
+    finished: list[UploadedPart]
     upload_id: str | None = "upload"
     part_bytes: int | None = 16
     codec: Codec = Codec.ZSTD
     element_size: int = 0
-    done: list[SentUploadPart] = field(default_factory=list)
+    done: list[UploadedPart] = field(default_factory=list)
 
-    def parts(self) -> list[SentUploadPart]:
+    def parts(self) -> list[UploadedPart]:
         return self.finished
 
     def begun(
         self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0
     ) -> None: ...
 
-    def part_done(self, part: SentUploadPart) -> None: ...
+    def part_done(self, part: UploadedPart) -> None: ...
 
     def flush(self) -> None: ...
 
@@ -84,9 +83,7 @@ def test_raw_parts_make_the_shard_itself() -> None:
     ],
     ids=["none", "no first", "in any order", "a gap", "an overlap", "a hole"],
 )
-def test_only_an_unbroken_row_counts(
-    parts: list[SentUploadPart], kept: list[SentUploadPart]
-) -> None:
+def test_only_an_unbroken_row_counts(parts: list[UploadedPart], kept: list[UploadedPart]) -> None:
     assert contiguous(parts) == kept
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec, Content, Stored
-from cachetier_client.bucket_format.uploads import ObjectInfo, object_metadata
+from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart, object_metadata
 from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
 from cachetier.drain.upload.buffers import Buffers
@@ -17,12 +17,11 @@ from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compression_model import Link
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.part_sender import UploadContext
-from cachetier.drain.upload.progress import SentUploadPart
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.errors import UploadGoneError
 from cachetier.model.compression import AUTO
-from cachetier.remote.base import Body, UploadedPart
+from cachetier.remote.base import Body
 from tests.fakes.bodies import mixed
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.drain.shards import Memory
@@ -62,14 +61,14 @@ class Progress:
         self.part_bytes: int | None = None
         self.codec, self.element_size = Codec.RAW, 0
 
-    def parts(self) -> list[SentUploadPart]:
+    def parts(self) -> list[UploadedPart]:
         return []
 
     def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
         self.upload_id, self.part_bytes = upload_id, part_bytes
         self.codec, self.element_size = codec, element_size
 
-    def part_done(self, part: SentUploadPart) -> None:
+    def part_done(self, part: UploadedPart) -> None:
         """Nothing to do."""
 
     def flush(self) -> None:

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame, table_bytes
+from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CatalogDamagedError, NotFoundError
 from cachetier.local.catalog import copies, notes, parts, saves, shards, uploads
-from cachetier.local.catalog.rows import FinishedUploadPart, IncidentRecord, NewShard
+from cachetier.local.catalog.rows import IncidentRecord, NewShard
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ForbiddenTransitionError, SaveState, ShardState
 from cachetier.model.names import DURABLE
@@ -42,7 +43,7 @@ def save_state(store: Store, save_id: str = "save-1") -> SaveState:
 def test_an_upload_is_found_again_with_its_finished_parts(store: Store) -> None:
     shard = put(store)
     store.write(uploads.begin_upload, shard.version, DURABLE, "upload", 16)
-    part = FinishedUploadPart(1, "etag", 16, 0xAB, 0, 16)
+    part = UploadedPart(1, "etag", 16, 0xAB, 0, 16)
     store.write(uploads.record_parts, shard.version, DURABLE, [part])
 
     progress = store.read(lambda sql: uploads.progress_of(sql, shard.version, DURABLE))
@@ -56,7 +57,7 @@ def test_an_upload_has_the_parts_of_its_own_shard_and_remote_alone(store: Store)
     for version, remote in found:
         of = f"{version} {remote}"
         store.write(uploads.begin_upload, version, remote, of, 16)
-        part = FinishedUploadPart(1, of, 16, 0xAB, 0, 16)
+        part = UploadedPart(1, of, 16, 0xAB, 0, 16)
         store.write(uploads.record_parts, version, remote, [part])
 
     for version, remote in found:
@@ -68,7 +69,7 @@ def test_an_upload_has_the_parts_of_its_own_shard_and_remote_alone(store: Store)
 def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(store: Store) -> None:
     shard = put(store)
     store.write(uploads.begin_upload, shard.version, DURABLE, "upload", 16, Codec.ZSTD)
-    part = FinishedUploadPart(
+    part = UploadedPart(
         1, "etag", 16, 2**64 - 1, 8 << 20, 4 << 20, (StoredFrame(7, 1), StoredFrame(9, 2**64 - 1))
     )
     store.write(uploads.record_parts, shard.version, DURABLE, [part])
@@ -110,7 +111,7 @@ def test_a_new_upload_forgets_the_parts_of_the_old_one(store: Store) -> None:
         uploads.record_parts,
         shard.version,
         DURABLE,
-        [FinishedUploadPart(1, "etag", 16, 0xAB, 0, 16)],
+        [UploadedPart(1, "etag", 16, 0xAB, 0, 16)],
     )
 
     store.write(uploads.begin_upload, shard.version, DURABLE, "second", 32)
@@ -162,7 +163,7 @@ def test_reports_about_a_replaced_shard_are_refused(store: Store) -> None:
             uploads.record_parts,
             shard.version,
             DURABLE,
-            [FinishedUploadPart(1, "etag", 16, 1, 0, 16)],
+            [UploadedPart(1, "etag", 16, 1, 0, 16)],
         ),
         lambda: store.write(uploads.count_attempt, shard.version, DURABLE),
         lambda: store.write(copies.record_lost, shard.version, DURABLE),
