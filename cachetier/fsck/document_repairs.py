@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +23,7 @@ from cachetier_client.io.digests import digest_of, to_hex
 
 from cachetier.errors import IntegrityError, ObjectMissingError
 from cachetier.fsck.catalog_lookup import CatalogLookup
-from cachetier.fsck.findings import Finding, LeftError
+from cachetier.fsck.findings import Finding, FindingKind, LeftError, Repair
 from cachetier.fsck.remote_index import gone
 from cachetier.local.catalog import copies, saves, shards
 from cachetier.local.store import Store
@@ -43,6 +43,16 @@ class DocumentRepairs:
     def __init__(self, store: Store, lookup: CatalogLookup) -> None:
         self._store = store
         self._lookup = lookup
+        self.repairs: Mapping[FindingKind, Repair] = {
+            FindingKind.MANIFEST_MISSING: Repair(
+                "let the drain publish the step again", self.publish_again
+            ),
+            FindingKind.MANIFEST_DAMAGED: Repair(
+                "claim the step again in its place, and let the drain publish it",
+                self.claim_and_publish,
+            ),
+            FindingKind.PART_DAMAGED: Repair("write it again, as it was", self.write_part),
+        }
 
     def publish_again(self, finding: Finding) -> str:
         """Let the drain publish a step whose manifest is gone, with this node's parts there."""

@@ -7,9 +7,10 @@ something that is of no harm: what a crash, another node or a person left behind
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachetier.model.objects import is_mount
 
@@ -119,6 +120,16 @@ class RepairOutcome:
     finding: Finding
     repaired: bool
     what: str
+
+
+class Repair(NamedTuple):
+    """What mends findings of a kind: what is said before it is tried, and the deed.
+
+    The deed returns what it did, and raises LeftError where the finding stays as it is.
+    """
+
+    about_to: str
+    act: Callable[[Finding], str]
 
 
 class LeftError(Exception):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
@@ -18,9 +18,8 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CachetierError
 from cachetier.fsck.catalog_lookup import CatalogLookup
-from cachetier.fsck.findings import Finding, FindingKind, LeftError
-from cachetier.fsck.local_checks import doubtful_copies
-from cachetier.fsck.local_repairs import LocalRepairs
+from cachetier.fsck.findings import Finding, FindingKind, LeftError, Repair
+from cachetier.fsck.local import LocalRepairs, doubtful_copies
 from cachetier.fsck.remote_index import RemoteIndex
 from cachetier.local.catalog import copies
 from cachetier.local.local_copy import LocalCopy
@@ -45,6 +44,12 @@ class ObjectRepairs:
         self._lookup = lookup
         self._remote_index = remote_index
         self._local = local
+        bring_there = Repair("bring it there again", self.bring_there)
+        self.repairs: Mapping[FindingKind, Repair] = {
+            FindingKind.OBJECT_MISSING: bring_there,
+            FindingKind.OBJECT_DIFFERS: bring_there,
+            FindingKind.UPLOAD_STALE: Repair("abort the upload", self.abort_upload),
+        }
 
     def bring_there(self, finding: Finding) -> str:
         """Bring an object to its remote again that is missing there, or is another one."""
@@ -71,6 +76,14 @@ class ObjectRepairs:
         for name in [finding.remote] if finding.remote is not None else doubtful:
             outcome = self._copy_put_right(self._lookup.shard(finding.version), save, name)
         return self._bytes_put_right(self._lookup.shard(finding.version), outcome)
+
+    def abort_upload(self, finding: Finding) -> str:
+        """Abort a multipart upload, which its finding names."""
+        assert finding.key is not None
+        assert finding.file_id is not None
+        objects = self._lookup.remote(finding.remote).bucket.objects
+        objects.abort_upload(finding.key, finding.file_id)
+        return "aborted"
 
     # --- rows ------------------------------------------------------------------------------------
 

@@ -19,10 +19,10 @@ from cachetier.errors import CatalogDamagedError, ConfigError, DirectoryInUseErr
 from cachetier.fsck.adopt_files import FileAdopter
 from cachetier.fsck.adopt_objects import ObjectAdopter
 from cachetier.fsck.findings import Finding, FindingKind, FsckReport, RepairOutcome
-from cachetier.fsck.local_checks import LocalChecks, Sleep
-from cachetier.fsck.mount_checks import MountChecks
+from cachetier.fsck.local import AT_START, LocalChecks, Sleep
+from cachetier.fsck.mounts import MountChecks
 from cachetier.fsck.remote_checks import RemoteChecks
-from cachetier.fsck.repairs import ABOUT_TO, AT_START, Repairs
+from cachetier.fsck.repairs import Repairs
 from cachetier.fsck.row_repairs import repaired_rows
 from cachetier.local.catalog import connection, saves
 from cachetier.local.catalog.rows import LOST_WITH_LOG
@@ -177,7 +177,7 @@ def _repaired(
             yield from repaired_rows(cache_dir, durable, findings, now, say, log_may_be_lost=lost)
             for finding in findings:
                 if finding.kind in AT_START:
-                    say(f"repair {finding.where}: {ABOUT_TO[finding.kind]}")
+                    say(f"repair {finding.where}: {AT_START[finding.kind]}")
         store = open_store(cache_dir, capacity_bytes, clock, log_may_be_lost=lost).store
     except CatalogDamagedError as error:
         yield from _left(findings, error)
