@@ -19,12 +19,11 @@ from cachetier.cli.output import (
     UsageMistakeError,
     echo,
     past_proxies,
-    refuse,
     show,
     show_rows,
     table,
 )
-from cachetier.cli.types import EXPIRY
+from cachetier.cli.types import EXPIRY, one_of
 
 expires_option = options.option(
     "--expires",
@@ -32,8 +31,7 @@ expires_option = options.option(
     default="90d",
     help="When it ends: 12h, 30d; `never` if it shall not.",
 )
-mount_argument = options.argument("mount", help="The mount of the S3 door, by its name.")
-key_argument = options.argument("key", help="The whole key, as the bucket has it.")
+HOW = one_of("HOW", "ours", "theirs", "release")
 
 
 # --- tokens ---------------------------------------------------------------------------------------
@@ -210,36 +208,31 @@ def env(
 
 
 @options.verb()
-@options.argument("whose", help="`ours` replaces what is there, `theirs` drops our version.")
-@mount_argument
-@key_argument
+@options.argument(
+    "how",
+    type=HOW,
+    help="`ours` replaces what is there, `theirs` drops our version, `release` lets a marker go.",
+)
+@options.argument("mount", help="The mount of the S3 door, by its name.")
+@options.argument("key", help="The whole key, as the bucket has it.")
 @options.service
-def keep(whose: str, mount: str, key: str, url: str | None, as_json: bool) -> None:
-    """Decide about an object in conflict; what was put under its key since goes on.
+def resolve(how: str, mount: str, key: str, url: str | None, as_json: bool) -> None:
+    """Decide about an object that cannot go to the bucket by itself.
 
-    It was put with a condition and somebody else changed it in the bucket, or the bucket does not
-    take it: `ours` sends it again.
+    In conflict: it was put with a condition and somebody else changed it in the bucket, or the
+    bucket does not take it. `ours` sends it again; what was put under its key since goes on. A
+    marker may wait for what other nodes put before it, which may be gone for good: after `release`
+    whoever reads it in the bucket may miss what it speaks of.
 
-    JSON: `key`, `replaces`: the ETag of what the bucket has by now, empty for nothing.
-    """
-    if whose not in ("ours", "theirs"):
-        refuse(f"cannot keep {whose!r}", "Keep `ours` or `theirs`.")
-    with reach(url) as client:
-        kept = client.settle_object(mount, key, whose)
-        there = kept["replaces"] or "nothing"
-        does = f"will replace {there}" if whose == "ours" else f"is dropped; {there} stays"
-        show(as_json, kept, f"{key}: our version {does}")
-
-
-@options.verb()
-@mount_argument
-@key_argument
-@options.service
-def release(mount: str, key: str, url: str | None, as_json: bool) -> None:
-    """Let a marker go that waits for what other nodes put before it: they may be gone for good.
-
-    Whoever reads the marker in the bucket may then miss what it speaks of. JSON: `key`.
+    JSON: `key`, and of a conflict `replaces`: the ETag of what the bucket has by now, empty for
+    nothing.
     """
     with reach(url) as client:
-        released = client.settle_object(mount, key, "release")
-        show(as_json, released, f"{key}: waits no more")
+        done = client.settle_object(mount, key, how)
+    there = done.get("replaces") or "nothing"
+    does = {
+        "ours": f"our version will replace {there}",
+        "theirs": f"our version is dropped; {there} stays",
+        "release": "waits no more",
+    }
+    show(as_json, done, f"{key}: {does[how]}")

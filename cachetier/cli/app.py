@@ -16,7 +16,7 @@ import click
 from cachetier import __version__
 from cachetier.cli.options import CONTEXT, options_of, renamed, usage, usage_hint
 from cachetier.cli.output import UsageMistakeError, fail
-from cachetier.cli.types import named
+from cachetier.cli.types import SHELL, named
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, RENAMED, SECTIONS, VERBS
 from cachetier.nearest import nearest
 
@@ -85,7 +85,7 @@ class Group(click.Group):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        with _reported_usage(args):
+        with _reported_usage(list(args)):
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -179,4 +179,22 @@ app = Group(
     " where the service is.",
     context_settings=CONTEXT,
 )
+
+
+def _print_script(ctx: click.Context, _option: click.Parameter, shell: str | None) -> None:
+    if shell is not None and not ctx.resilient_parsing:
+        from cachetier.cli.completion import script_of
+
+        click.echo(script_of(shell))
+        ctx.exit()
+
+
+click.option(
+    "--completion",
+    type=SHELL,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_script,
+    help="Print what makes bash, zsh or fish complete this command: source it.",
+)(app)
 click.version_option(__version__, message="cachetier %(version)s")(app)

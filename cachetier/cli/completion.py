@@ -1,19 +1,16 @@
-"""``cachetier completion``: what makes a shell complete this command, down to runs and steps."""
+"""What makes a shell complete this command, down to runs and steps: ``--completion SHELL``."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 from click import UsageError
 from click.shell_completion import ShellComplete, add_completion_class
 
-from cachetier.cli import options
 from cachetier.cli.app import app
 from cachetier.cli.main import COMPLETE
-from cachetier.cli.output import echo, refuse, show
-from cachetier.cli.types import SHELL
+from cachetier.cli.output import refuse
 from cachetier.nearest import nearest
 from cachetier.visible import visible
 
@@ -81,25 +78,15 @@ complete -c cachetier -f -a '(__cachetier_complete)'"""
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
-@options.verb()
-@options.argument("shell", type=SHELL, help="bash, zsh or fish.")
-@options.as_json
-def completion(shell: str, as_json: bool) -> None:
-    """Print the script that makes a shell complete verbs, options, their values, runs and steps.
-
-    Now and here: `source <(cachetier completion bash)`, the same for zsh, and in fish
-    `cachetier completion fish | source`. For good: add that line to the shell's start file.
-
-    JSON: `shell`, `script`.
-    """
+def script_of(shell: str) -> str:
+    """Return the script of a shell; refuse one that there is none for."""
     if shell not in SCRIPTS:
         meant = nearest(shell, SCRIPTS)
         refuse(
             f"there is no completion for {shell!r}",
             f"Did you mean {meant}?" if meant else f"Choose one of {', '.join(SCRIPTS)}.",
         )
-    document = {"shell": shell, "script": SCRIPTS[shell]}
-    show(as_json, document, partial(echo, *SCRIPTS[shell].split("\n")))
+    return SCRIPTS[shell]
 
 
 class _Completion(ShellComplete):

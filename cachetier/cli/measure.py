@@ -1,4 +1,4 @@
-"""``cachetier bench`` and ``objbench``: what this node can do, and what its remote can."""
+"""``cachetier bench``: what this node can do, and what its remote can."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cachetier.cli.output import (
     show,
     table,
 )
-from cachetier.cli.types import COUNT, REPLICA, SIZE
+from cachetier.cli.types import COUNT, REPLICA, SIZE, Word
 from cachetier.config.settings import load
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from cachetier.remote.settings import RemoteSettings
 
 _PAGE_BYTES = 4096
+NODE_BYTES, REMOTE_BYTES = 256 << 20, 4 << 30
 _NOWHERE = "/nonexistent"  # must be set, and is not looked at
 
 
@@ -40,10 +41,17 @@ _NOWHERE = "/nonexistent"  # must be set, and is not looked at
 
 @options.verb()
 @options.option(
+    "--remote",
+    type=Word("URL"),
+    is_flag=False,
+    flag_value="",
+    help="Measure the remote of the settings, or this one, and not the node.",
+)
+@options.option("--replica", type=REPLICA, help="Measure this replica of the settings.")
+@options.option(
     "--size",
     type=replace(SIZE, hint="Give a size such as '256 MiB'."),
-    default="256 MiB",
-    help="Size of a large shard: '256 MiB'.",
+    help="Of a large shard, default 256 MiB; the most to write to a remote, default 4 GiB.",
 )
 @options.option(
     "--ranks",
@@ -57,38 +65,71 @@ _NOWHERE = "/nonexistent"  # must be set, and is not looked at
     default=3,
     help="How often, up to 100; medians are shown.",
 )
+@options.duration("--for", "About how long to measure a remote.", default="60s", least=1.0)
+@options.option(
+    "--streams",
+    type=replace(COUNT, least=1, most=64),
+    default=16,
+    help="The most requests at once to a remote, up to 64.",
+)
+@options.settings("remote_endpoint")
 @options.service
-def bench(size: int, ranks: int, rounds: int, url: str | None, as_json: bool) -> None:
+def bench(
+    flags: dict[str, Any],
+    config: Path | None,
+    remote: str | None,
+    replica: str | None,
+    size: int | None,
+    url: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Measure puts and gets through the service, and the same bytes on its bare disk.
 
     Needs a service that runs (`cachetier serve`, or `cachetier dev` to try). Uses a run of its own,
     which never becomes whole, and deletes it.
 
+    With --remote or --replica it measures latency and throughput of a remote instead, by streams
+    and part size, and suggests settings. That needs no service. It writes below the prefix under
+    .cachetier/, verifies what it reads, and removes it; it costs requests and traffic, and takes
+    its share from a drain that runs meanwhile.
+
     JSON: `measured`, of each figure `what`, `unit`, `service`, `disk` (null where the directory is
-    not ours) and `ratio`; and `size_bytes`, `ranks`, `rounds`, `directory`, `filesystem`.
+    not ours) and `ratio`; and `size_bytes`, `ranks`, `rounds`, `directory`, `filesystem`. Of a
+    remote `latencies`, `small_puts`, `throughputs` (by streams and part size), `advice`
+    (`drain_workers`, `max_rate`, `remarks`) and `left_behind`, what could not be removed.
     """
     with ended_by_signal():
-        from cachetier.doctor.nodebench import NodeBench, NodeBenchOptions
+        if remote is None and replica is None:
+            _bench_node(size or NODE_BYTES, given["ranks"], given["rounds"], url, as_json)
+            return
+        flags = {**flags, "cache_dir": _NOWHERE, **({"remote": remote} if remote else {})}
+        which = _which(load(flags, config=config), replica)
+        _bench_remote(which, given["for"], size or REMOTE_BYTES, given["streams"], as_json)
 
-        size_bytes = max(1, size // _PAGE_BYTES) * _PAGE_BYTES
-        plan = NodeBenchOptions(size_bytes, ranks, rounds)
-        with reach(url, seconds=None) as client:
-            disk = client.status()["disk"]
-            there = Path(disk["directory"])
-            is_ours = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-            now = StepLine("measuring")
-            measure = NodeBench(client, plan, there if is_ours else None, on_step=now.step)
-            with line_shown(as_json, lambda: now.text):
-                rows = measure.run()
-        document = {
-            "size_bytes": plan.size_bytes,
-            "ranks": plan.ranks,
-            "rounds": plan.rounds,
-            "directory": disk["directory"],
-            "filesystem": disk["filesystem"],
-            "measured": [{**asdict(row), "ratio": row.ratio} for row in rows],
-        }
-        show(as_json, document, partial(_print_node, document, rows))
+
+def _bench_node(size: int, ranks: int, rounds: int, url: str | None, as_json: bool) -> None:
+    from cachetier.doctor.nodebench import NodeBench, NodeBenchOptions
+
+    size_bytes = max(1, size // _PAGE_BYTES) * _PAGE_BYTES
+    plan = NodeBenchOptions(size_bytes, ranks, rounds)
+    with reach(url, seconds=None) as client:
+        disk = client.status()["disk"]
+        there = Path(disk["directory"])
+        is_ours = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+        now = StepLine("measuring")
+        measure = NodeBench(client, plan, there if is_ours else None, on_step=now.step)
+        with line_shown(as_json, lambda: now.text):
+            rows = measure.run()
+    document = {
+        "size_bytes": plan.size_bytes,
+        "ranks": plan.ranks,
+        "rounds": plan.rounds,
+        "directory": disk["directory"],
+        "filesystem": disk["filesystem"],
+        "measured": [{**asdict(row), "ratio": row.ratio} for row in rows],
+    }
+    show(as_json, document, partial(_print_node, document, rows))
 
 
 def _print_node(document: dict[str, Any], rows: list[Row]) -> None:
@@ -117,52 +158,18 @@ def _figure(value: float, unit: str) -> str:
 # --- the remote -----------------------------------------------------------------------------------
 
 
-@options.verb()
-@options.option("--replica", type=REPLICA, help="Measure this replica of the settings instead.")
-@options.duration("--seconds", "About how long to measure.", default="60s", least=1.0)
-@options.option(
-    "--size",
-    type=replace(SIZE, hint="Give a size such as '4 GiB'."),
-    default="4 GiB",
-    help="The most to write, in all: '4 GiB'.",
-)
-@options.option(
-    "--streams",
-    type=replace(COUNT, least=1, most=64),
-    default=16,
-    help="The most requests at once, up to 64.",
-)
-@options.settings("remote", "remote_endpoint")
-@options.as_json
-def objbench(
-    flags: dict[str, Any],
-    config: Path | None,
-    replica: str | None,
-    seconds: float,
-    size: int,
-    streams: int,
-    as_json: bool,
+def _bench_remote(
+    which: RemoteSettings, seconds: float, size: int, streams: int, as_json: bool
 ) -> None:
-    """Measure latency and throughput of the remote by streams and part size; suggest settings.
+    from cachetier.doctor.objbench import ObjectBench, RemoteBenchOptions, advice_for
 
-    Writes below the prefix under .cachetier/, verifies what it reads, and removes it. Costs
-    requests and traffic, and takes its share from a drain that runs meanwhile.
-
-    JSON: `latencies`, `small_puts`, `throughputs` (by streams and part size), `advice`
-    (`drain_workers`, `max_rate`, `remarks`) and `left_behind`, what could not be removed.
-    """
-    with ended_by_signal():
-        from cachetier.doctor.objbench import ObjectBench, RemoteBenchOptions, advice_for
-
-        settings = load({**flags, "cache_dir": _NOWHERE}, config=config)
-        which = _which(settings, replica)
-        now = StepLine("measuring")
-        bench = ObjectBench(which, RemoteBenchOptions(seconds, size, streams), on_step=now.step)
-        with line_shown(as_json, lambda: now.text):
-            measured = _measured(bench)
-        advice = advice_for(measured.throughputs)
-        found = which, measured, advice, bench.left_behind
-        show(as_json, _document(*found), partial(_print_remote, *found))
+    now = StepLine("measuring")
+    bench = ObjectBench(which, RemoteBenchOptions(seconds, size, streams), on_step=now.step)
+    with line_shown(as_json, lambda: now.text):
+        measured = _measured(bench)
+    advice = advice_for(measured.throughputs)
+    found = which, measured, advice, bench.left_behind
+    show(as_json, _document(*found), partial(_print_remote, *found))
 
 
 def _measured(bench: ObjectBench) -> Measured:

@@ -138,6 +138,12 @@ def run_and_step(verb: Callable[..., Any]) -> Callable[..., Any]:
     return run_argument(step_argument(verb))
 
 
+def optional_run_and_step(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb RUN and STEP, either of which may be left out."""
+    run = argument("run", type=RUN, required=False, help="The training run.")
+    return run(argument("step", type=STEP, required=False, help="The training step.")(verb))
+
+
 def duration(spelt: str, help: str, *, default: str | None = None, least: float = 0.0) -> Decorator:
     """Return an option in seconds."""
     return option(spelt, type=replace(DURATION, least=least), default=default, help=help)

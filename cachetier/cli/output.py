@@ -121,7 +121,7 @@ def _in_options(hint: str) -> str:
     hint = hint.replace("Raise timeout_seconds", "Give it more time")
 
     def option(argument: re.Match[str]) -> str:
-        return f"--{argument[1].replace('_', '-')}"
+        return f"--{argument[1].removesuffix('_seconds').replace('_', '-')}"
 
     return re.sub(r"\b([a-z]+(?:_[a-z]+)*)=(?:True\b|(?=[\s,.]|$))", option, hint)
 

@@ -1,4 +1,4 @@
-"""``cachetier advise``, ``estimate`` and ``simulate``: what saves cost, before they are made."""
+"""``cachetier plan``: how often to save, what that costs, before they are made."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _DEFAULT, _STATE = Plan(), State()
 _between_failures = replace(AGE, hint="Write it as 12h or 3d.")
 
 
-# --- advise ---------------------------------------------------------------------------------------
+# --- interval -------------------------------------------------------------------------------------
 
 
 @options.verb()
@@ -63,9 +63,9 @@ _between_failures = replace(AGE, hint="Write it as 12h or 3d.")
     default=FAILURES_PER_NODE_DAY,
     help="How often a node fails, where --mtbf is not given.",
 )
-@options.option("--blocked-seconds", type=DURATION, help="How long a save blocks training.")
-@options.option("--durable-seconds", type=DURATION, help="From its start until it is in S3.")
-@options.option("--step-seconds", type=DURATION, help="A step of training.")
+@options.option("--blocked", type=DURATION, help="How long a save blocks training.")
+@options.option("--durable", type=DURATION, help="From its start until it is in S3.")
+@options.option("--step-time", type=DURATION, help="A step of training.")
 @options.option(
     "--overhead-cap",
     type=NUMBER,
@@ -73,14 +73,14 @@ _between_failures = replace(AGE, hint="Write it as 12h or 3d.")
     help="The largest share of its time that training may wait.",
 )
 @options.service
-def advise(
+def interval(
     run: str,
     mtbf: float | None,
     nodes: int | None,
     failures_per_node_day: float,
-    blocked_seconds: float | None,
-    durable_seconds: float | None,
-    step_seconds: float | None,
+    blocked: float | None,
+    durable: float | None,
+    step_time: float | None,
     overhead_cap: float,
     url: str | None,
     as_json: bool,
@@ -88,7 +88,7 @@ def advise(
     """Say how often a run should save: not so rarely that failures cost most, nor so often.
 
     What is not given is measured from the run's saves on this node. Only a rank knows what a save
-    in the background blocks: give it with --blocked-seconds, or ask `client.cadence` there.
+    in the background blocks: give it with --blocked, or ask `client.cadence` there.
 
     JSON: `interval_seconds`, `interval_steps`, `bound` (young-daly, overhead or drain), `overhead`,
     `lost_seconds`, `lost_seconds_node_kept`, `overhead_cap`, and `blocked`, `durable`, `mtbf` and
@@ -98,9 +98,9 @@ def advise(
         with of_known_run(client, run):
             advice = client.cadence(
                 run,
-                blocked_seconds=blocked_seconds,
-                durable_seconds=durable_seconds,
-                step_seconds=step_seconds,
+                blocked_seconds=blocked,
+                durable_seconds=durable,
+                step_seconds=step_time,
                 mtbf_seconds=mtbf,
                 nodes=nodes,
                 failures_per_node_day=failures_per_node_day,
@@ -120,7 +120,7 @@ def of_known_run(client: Client, run: str) -> Iterator[None]:
             raise
         meant = nearest(run, known)
         message = f"this node knows no run {run}" + (f": did you mean {meant}?" if meant else "")
-        hint = "`cachetier ls` lists runs; for a new one give --blocked-seconds, --durable-seconds."
+        hint = "`cachetier ls` lists runs; for a new one give --blocked, --durable."
         raise NotFoundError(message, hint=hint) from None
 
 
@@ -143,7 +143,7 @@ def _figure_line(what: str, figure: Figure) -> str:
     return f"  {what:<16}{shown_span(figure.seconds)} ({figure.origin}{about})"
 
 
-# --- estimate -------------------------------------------------------------------------------------
+# --- costs ----------------------------------------------------------------------------------------
 
 
 def _count(text: str) -> float:
@@ -206,11 +206,11 @@ def _number(spelt: str, name: str, default: float, help: str) -> options.Decorat
     default="64MB",
     help="Size of a request to S3.",
 )
-@_number(
-    "--put-ms",
-    "put_ms",
-    1000 * _DEFAULT.put_seconds,
-    "Milliseconds until S3 has answered a request.",
+@options.option(
+    "--put-time",
+    type=DURATION,
+    default=f"{1000 * _DEFAULT.put_seconds:g}ms",
+    help="Until S3 has answered a request: 35ms.",
 )
 @_number(
     "--connections",
@@ -242,7 +242,7 @@ def _number(spelt: str, name: str, default: float, help: str) -> options.Decorat
 )
 @options.option("--plot", type=PATH, help="Draw how the interval matters: a .png or .svg file.")
 @options.service
-def estimate(
+def costs(
     params: float | None,
     size: float | None,
     weights: float,
@@ -251,7 +251,7 @@ def estimate(
     second: float,
     per_day: float | None,
     interval: float | None,
-    put_ms: float,
+    put_time: float,
     from_run: str | None,
     plot: Path | None,
     url: str | None,
@@ -266,7 +266,7 @@ def estimate(
     JSON: `size_bytes`, `node_bytes`, `nodes`, `puts`, `puts_per_day`, `dollars_per_day`,
     `prefix_seconds`, `direct_seconds`, `cached_seconds`, `direct_gpu_hours`, `cached_gpu_hours`
     (a day), `drain_seconds`, `interval_seconds`, `keeps_up`, `nvme_bytes` (null where the drain
-    does not keep up), `exposed_seconds`, and `cadence`, as `cachetier advise` has it.
+    does not keep up), `exposed_seconds`, and `cadence`, as `cachetier plan interval` has it.
     """
     if per_day is not None and interval is not None:
         refuse("--per-day and --interval say the same twice", "Give one of them.")
@@ -277,7 +277,7 @@ def estimate(
     plan = Plan(
         size_bytes=size or 0.0,
         per_day=_DEFAULT.per_day if per_day is None else per_day,
-        put_seconds=put_ms / 1000,
+        put_seconds=put_time,
         **given,
     )
     if from_run is not None:

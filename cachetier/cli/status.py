@@ -7,17 +7,33 @@ import select
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cachetier_client import CachetierClientError
+from cachetier_client import CachetierClientError, NotFoundError
 
 from cachetier.cli import options
 from cachetier.cli.connection import reach
-from cachetier.cli.output import UNREACHABLE, console, ended_by_signal, print_json, refuse, show
+from cachetier.cli.output import (
+    FAILED,
+    UNREACHABLE,
+    console,
+    echo,
+    ended_by_signal,
+    print_json,
+    refuse,
+    show,
+)
 from cachetier.cli.types import URL
 from cachetier.status.rates import Node, described
+
+if TYPE_CHECKING:
+    from cachetier_client import Client
+    from cachetier_client.results import UnflushedStep
+
+    from cachetier.status.explain import Explanation
 
 ANSWER_SECONDS = 2.0
 PIPED_CELLS = 100  # its tables fill the width they are given
@@ -25,15 +41,43 @@ AT_ONCE = 16
 
 
 @options.verb()
+@options.optional_run_and_step
 @options.service
-def status(url: str | None, as_json: bool) -> None:
+def status(run: str | None, step: int | None, url: str | None, as_json: bool) -> int:
     """Show what losing the node would cost, what it holds and drains, and what is wrong.
 
-    JSON: the status object, see docs/http.md.
+    With RUN STEP it says where that step stands, what it waits for, and what to do; exit 1 if
+    nobody knows it.
+
+    JSON: the status object, see docs/http.md; of a step `run`, `step`, `state`, `waits_for` (empty,
+    or `ranks`, `remote`, `window`, `order`, `drain`, `nodes`, `publication` or `person`),
+    `sentences`, and `next_move`, which may be empty.
     """
+    if run is not None and step is None:
+        refuse("`cachetier status` needs STEP", "Give it: cachetier status RUN STEP")
     with reach(url) as client:
+        if run is not None and step is not None:
+            explained = _explained(client, run, step)
+            move = [f"Next: {explained.next_move}"] if explained.next_move else []
+            show(as_json, asdict(explained), partial(echo, *explained.sentences, *move))
+            return FAILED if explained.state == "unknown" else 0
         found = client.status()
         show(as_json, found, partial(_print_status, found))
+    return 0
+
+
+def _explained(client: Client, run: str, step: int) -> Explanation:
+    from cachetier.status import explain as rules
+
+    try:
+        found = client.step(run, step)
+    except NotFoundError:
+        known = {each.step for level in (None, "replicated") for each in client.steps(run, level)}
+        elsewhere: list[UnflushedStep] = []
+        with suppress(CachetierClientError):  # the bucket is away, or an older service answers
+            elsewhere = client.unflushed(run)
+        return rules.explain_unknown(run, step, known, elsewhere)
+    return rules.explain(found, client.status(), time.time())
 
 
 def _print_status(found: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Verbs about runs and whole steps: list, seal, wait, flush, explain, pin, delete; and of a node.
+"""Verbs about runs and whole steps: list, seal, wait, flush, pin, delete; and of a node.
 
 ``leave`` and ``forget`` are about the steps of a node that goes, or has gone.
 """
@@ -44,10 +44,8 @@ from cachetier.visible import on_one_line, visible
 
 if TYPE_CHECKING:
     from cachetier_client import Client, PinInfo, StepInfo
-    from cachetier_client.results import Level, ObjectListed, UnflushedStep
+    from cachetier_client.results import Level, ObjectListed
     from rich.table import Table
-
-    from cachetier.status.explain import Explanation
 
 SLICE_SECONDS = 1.0
 NOTHING_PENDING = {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
@@ -287,7 +285,7 @@ def _flushed(client: Client, run: str | None, step: int | None) -> str:
             if "durable" not in client.step(run, step).levels:
                 return (
                     f"All that this node has of {run}/{step} is in S3. The step is not durable: "
-                    f"`cachetier explain {run} {step}` says what it waits for."
+                    f"`cachetier status {run} {step}` says what it waits for."
                 )
     return "Everything asked for is durable."
 
@@ -338,38 +336,7 @@ def forget(node: str, run: str | None, url: str | None, as_json: bool) -> None:
 
 
 @options.verb()
-@options.run_and_step
-@options.service
-def explain(run: str, step: int, url: str | None, as_json: bool) -> int:
-    """Say where a step stands, what it waits for, and what to do; exit 1 if nobody knows it.
-
-    JSON: `run`, `step`, `state`, `waits_for` (empty, or `ranks`, `remote`, `window`, `order`,
-    `drain`, `nodes`, `publication` or `person`), `sentences`, and `next_move`, which may be empty.
-    """
-    with reach(url) as client:
-        found = _explained(client, run, step)
-    move = [f"Next: {found.next_move}"] if found.next_move else []
-    show(as_json, asdict(found), partial(echo, *found.sentences, *move))
-    return FAILED if found.state == "unknown" else 0
-
-
-def _explained(client: Client, run: str, step: int) -> Explanation:
-    from cachetier.status import explain as rules
-
-    try:
-        found = client.step(run, step)
-    except NotFoundError:
-        known = {each.step for level in (None, "replicated") for each in client.steps(run, level)}
-        elsewhere: list[UnflushedStep] = []
-        with suppress(CachetierClientError):  # the bucket is away, or an older service answers
-            elsewhere = client.unflushed(run)
-        return rules.explain_unknown(run, step, known, elsewhere)
-    return rules.explain(found, client.status(), time.time())
-
-
-@options.verb()
-@options.argument("run", type=RUN, required=False, help="The training run.")
-@options.argument("step", type=STEP, required=False, help="The training step.")
+@options.optional_run_and_step
 @options.flag("--list", "list_", help="List the pinned steps.")
 @options.flag("--remove", help="Let the step go again, as room and `keep_local` want.")
 @options.service

@@ -20,19 +20,15 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "wait": ("steps:wait", "Wait until a step, or a shard, has reached a level."),
         "flush": ("steps:flush", "Drain now, and wait until nothing is dirty."),
         "ls": ("steps:ls", "List runs, steps of a run, or shards of a step."),
-        "explain": ("steps:explain", "Say where a step stands, and what it waits for."),
         "restore": ("transfer:restore", "Bring a step back to this node, or into a folder."),
         "verify": ("transfer:verify", "Read a step as a restore would, and check every byte."),
         "pin": ("steps:pin", "Keep a step on this node, let it go, or list what is kept."),
         "delete": ("steps:delete", "Delete a step, here and in S3."),
         "export": ("transfer:export", "Write a step as DCP, safetensors, torch or plain files."),
         "import": ("transfer:import_", "Save a folder, a file or objects of S3 as a step."),
-        "advise": ("plan:advise", "Say how often a run should save, and what decides it."),
-        "estimate": ("plan:estimate", "Say what checkpoints cost, before anybody saved one."),
-        "simulate": ("plan:simulate", "Try settings on a cluster that is simulated."),
     },
     "Look after a node": {
-        "status": ("status:status", "Show what the node holds and what is wrong."),
+        "status": ("status:status", "Show a node, or where a step stands and what it waits for."),
         "top": ("status:top", "Watch nodes live: what would be lost, what flows, what is stuck."),
         "doctor": ("doctor:doctor", "Check the node and its remotes, with a fix for each trouble."),
         "fsck": ("fsck:fsck", "Check files against the catalog against the remotes; repair."),
@@ -50,19 +46,20 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "access:env",
             "Make a key, and print what S3 clients need to write through here.",
         ),
-        "s3 keep": (
-            "access:keep",
+        "s3 resolve": (
+            "access:resolve",
             "Decide about an object that cannot go to the bucket by itself.",
         ),
-        "s3 release": ("access:release", "Let a marker go that waits for other nodes."),
     },
-    "Measure, and the rest": {
-        "bench": ("measure:bench", "Measure what this node can do, beside its bare disk."),
-        "objbench": ("measure:objbench", "Measure what the remote can do from here."),
-        "completion": ("completion:completion", "Print what makes a shell complete this command."),
+    "Measure and plan": {
+        "bench": ("measure:bench", "Measure what this node, or its remote, can do."),
+        "plan interval": ("plan:interval", "Say how often a run should save, and what decides it."),
+        "plan costs": ("plan:costs", "Say what checkpoints cost, before anybody saved one."),
+        "plan simulate": ("plan:simulate", "Try settings on a cluster that is simulated."),
     },
 }
 GROUPS = {
+    "plan": "How often to save, what that costs, and what a cluster would do.",
     "s3": "What programs need that speak S3 to this node.",
     "token": "Make, list and revoke the tokens of HTTP callers.",
 }
@@ -86,12 +83,20 @@ ALSO_CALLED = {
 }
 # What a verb was called before, and what does its work now; `docs/renames.md` lists them.
 RENAMED = {
+    "advise": "plan interval",
+    "completion": "--completion",
     "config check": "config --check",
     "config schema": "config --schema",
     "config show": "config",
+    "estimate": "plan costs",
+    "explain": "status",
     "gc": "prune",
     "latest": "ls RUN --latest",
     "link": "console",
+    "objbench": "bench --remote",
+    "s3 keep": "s3 resolve",
+    "s3 release": "s3 resolve release",
+    "simulate": "plan simulate",
     "unpin": "pin --remove",
     "watch": "adopt",
 }

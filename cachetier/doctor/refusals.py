@@ -70,7 +70,7 @@ def judge_refusal(error: CachetierError, remote: RemoteSettings, right: str = ""
     """Say why a call failed; ``right`` is what it needs, as IAM calls it."""
     code = str(error.context.get("remote_code") or "")
     if isinstance(error, ThrottledError):
-        fix = "Try again when it is quieter; `cachetier objbench` finds the rate it takes."
+        fix = "Try again when it is quieter; `cachetier bench --remote` finds the rate it takes."
         return warn("the store throttles at the moment", fix, remote_code=code)
     summary, fix = reason_of(error, remote, right)
     return fail(summary, fix, remote_code=code)

@@ -125,7 +125,7 @@ _LEAST = {
     "price": 0,
     "keep_local": 1,
 }
-_OPTIONS = {"size_bytes": "size", "put_seconds": "put-ms", "part_bytes": "part"}
+_OPTIONS = {"size_bytes": "size", "put_seconds": "put-time", "part_bytes": "part"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class Estimate:
         keeps_up: Whether that is over before the next one begins.
         nvme_bytes: What the disk of a node needs; None where it never ends.
         exposed_seconds: Work that is lost with a node, on average.
-        cadence: How often to save, by the rule of ``advise``.
+        cadence: How often to save, by the rule of ``plan interval``.
     """
 
     size_bytes: float

@@ -188,7 +188,7 @@ def _draining(step: StepInfo, status: Status, now: float) -> tuple[str, list[str
         others = len(missing_ranks(step.world_size, step.ranks))
         if others:
             found.append(f"All of this node is in S3; {are(others, 'rank')} due elsewhere.")
-            move = "Look at the nodes of the others: cachetier explain there, or cachetier top."
+            move = "Look at the nodes of the others: cachetier status RUN STEP there, or top."
             return "nodes", found, move
         return "publication", ["All of it is in S3; it is published with the next look."], ""
     found.append(f"{_left(step)} left to send; {_eta(step, status)}")

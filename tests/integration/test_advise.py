@@ -1,4 +1,4 @@
-"""``cachetier advise`` against a real service."""
+"""``cachetier plan interval`` against a real service."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ def served() -> Iterator[Served]:
 
 
 def test_advise_says_how_often_to_save_and_what_decides(served: Served) -> None:
-    nothing = run(served, "advise", "r", "--json")
+    nothing = run(served, "plan", "interval", "r", "--json")
     assert (nothing.code, nothing.json["error"]["code"]) == (1, "not_found")
     assert "This node knows no run r" in nothing.err
 
     run(served, "put", "-", *STEP, "--name", "x", stdin=b"x")
-    unsealed = run(served, "advise", "r")
+    unsealed = run(served, "plan", "interval", "r")
     assert unsealed.code == 2
-    assert "Pass --blocked-seconds" in unsealed.err
+    assert "Pass --blocked" in unsealed.err
 
     run(served, "put", "-", *STEP, "--name", "x", "--seal", stdin=b"x")
-    undrained = run(served, "advise", "r")
+    undrained = run(served, "plan", "interval", "r")
     assert undrained.code == 2
-    assert "Pass --durable-seconds" in undrained.err
+    assert "Pass --durable" in undrained.err
 
-    given = ["--durable-seconds", "30", "--mtbf", "12h", "--blocked-seconds", "9"]
-    advice = run(served, "advise", "r", *given, "--step-seconds", "2", "--json").json
+    given = ["--durable", "30s", "--mtbf", "12h", "--blocked", "9s"]
+    advice = run(served, "plan", "interval", "r", *given, "--step-time", "2s", "--json").json
     assert advice["bound"] == "young-daly"
     assert advice["interval_steps"] == 438
     assert advice["blocked"] == {"seconds": 9.0, "origin": "given", "about": ""}
 
-    lines = run(served, "advise", "r", *given).out.splitlines()
+    lines = run(served, "plan", "interval", "r", *given).out.splitlines()
     assert lines[0].startswith("r: a save every 15 min: more saves would cost more")
     assert lines[1].startswith("it blocks 1.02% of training; a failure costs 7.5 min on average")
     assert "  a failure every 12 h (given)" in lines
 
-    assert run(served, "advise", "r", "--mtbf", "soon").code == 2
-    assert run(served, "advise", "r", *given, "--overhead-cap", "3.5").code == 2
+    assert run(served, "plan", "interval", "r", "--mtbf", "soon").code == 2
+    assert run(served, "plan", "interval", "r", *given, "--overhead-cap", "3.5").code == 2
 
 
 def test_what_a_real_node_saves_and_drains_is_measured(
@@ -69,7 +69,15 @@ def test_what_a_real_node_saves_and_drains_is_measured(
                     client.put_shard(b"x", run="r", step=step, name="x", save_id=checkpoint.save_id)
                 client.wait("r", step, timeout_seconds=60)
             advice = client.cadence("r", nodes=1)
-            words = ["estimate", "--from-run", "r", "--url", f"unix://{service.socket}", "--json"]
+            words = [
+                "plan",
+                "costs",
+                "--from-run",
+                "r",
+                "--url",
+                f"unix://{service.socket}",
+                "--json",
+            ]
             estimate = json.loads(CliRunner().invoke(app, words).stdout)
 
     assert advice.blocked.about == "by this client, median of 3 saves"

@@ -151,13 +151,13 @@ def test_wait_and_flush_end_with_3_while_bytes_are_dirty(served: Served) -> None
 
 
 def test_explain_says_where_a_step_stands(served: Served) -> None:
-    unknown = run(served, "explain", "r", "1")
+    unknown = run(served, "status", "r", "1")
     assert unknown.code == 1
     assert "Neither this node nor S3 has step 1 of r." in unknown.out
     run(served, "put", "-", *STEP, "--name", "x", "--rank", "0", "--world-size", "1", stdin=b"x")
-    assert "for rank 0 to seal" in run(served, "explain", "r", "1").out
+    assert "for rank 0 to seal" in run(served, "status", "r", "1").out
     run(served, "put", "-", *STEP, "--name", "x", "--seal", stdin=b"x")
-    sealed = run(served, "explain", "r", "1", "--json").json
+    sealed = run(served, "status", "r", "1", "--json").json
     assert (sealed["state"], sealed["waits_for"]) == ("sealed", "drain")
     assert "1 B of 1 B are left to send" in sealed["sentences"][1]
 

@@ -19,7 +19,7 @@ from cachetier_client import Client
 from tests.integration.serving import Served, serving
 
 BASH = """
-source <(cachetier completion bash)
+source <(cachetier --completion bash)
 COMP_WORDS=(cachetier "$@"); COMP_CWORD=$#; COMP_LINE="${COMP_WORDS[*]}"
 compopt() { COMPREPLY=(":files"); }
 _cachetier
@@ -30,12 +30,12 @@ compdef() { :; }
 _describe() { print -rl -- "${described[@]}" | sed 's/\\\\:/%/g; s/:.*//; s/%/:/g'; }
 compset() { :; }
 _files() { print -- :files; }
-source <(cachetier completion zsh)
+source <(cachetier --completion zsh)
 words=(cachetier "$@"); CURRENT=$#words
 _cachetier
 """
 FISH = """
-cachetier completion fish | source
+cachetier --completion fish | source
 complete -C "cachetier $argv" | string replace -r '\\t.*' ''
 true
 """
@@ -118,14 +118,14 @@ def test_a_shell_completes_files_by_itself(
 
 TYPED = {
     "bash": r"""
-source <(cachetier completion bash)
+source <(cachetier --completion bash)
 bind 'set bell-style none'
 bind -x '"\C-g": printf "<%s>" "$READLINE_LINE"'
 """,
     "zsh": r"""
 autoload -U compinit && compinit -u -D
 unsetopt beep
-source <(cachetier completion zsh)
+source <(cachetier --completion zsh)
 shown() { print -rn -- "<$BUFFER>" }
 zle -N shown && bindkey '^G' shown
 """,

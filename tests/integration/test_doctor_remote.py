@@ -194,7 +194,7 @@ REFUSED = [
     (Trouble.EXPIRED_TOKEN, "ListObjectsV2", "reach", "Renew"),
     (Trouble.TIME_SKEWED, "ListObjectsV2", "reach", "chronyd"),
     (Trouble.NO_SUCH_BUCKET, "ListObjectsV2", "reach", "Create it"),
-    (Trouble.SLOW_DOWN, "PutObject", "put", "objbench"),
+    (Trouble.SLOW_DOWN, "PutObject", "put", "bench --remote"),
     (Trouble.INTERNAL_ERROR, "PutObject", "put", "the store's log"),
     (Trouble.CLOSED, "PutObject", "put", "the store's log"),
     (Trouble.WRONG_CHECKSUM, "HeadObject", "checksum", 'remote_verify = "readback"'),

@@ -107,31 +107,31 @@ def test_a_refusal_in_the_middle_ends_it_and_is_cleaned_up(server: S3Endpoint, b
 
 def test_the_verb_needs_no_cache_directory(server: S3Endpoint, bucket: str) -> None:
     where = ["--remote", f"s3://{bucket}/p", "--remote-endpoint", server.url]
-    small = ["--seconds", "1", "--size", "64 MiB", "--streams", "2"]
-    done = run(None, "objbench", *where, *small, "--json")
+    small = ["--for", "1s", "--size", "64 MiB", "--streams", "2"]
+    done = run(None, "bench", *where, *small, "--json")
     assert done.code == 0, done.err
     document = done.json
     assert document["advice"]["drain_workers"] in (1, 2)
     assert len(document["throughputs"]) == len(QUICK.cells)
     assert document["left_behind"] == []
-    table = run(None, "objbench", *where, *small)
+    table = run(None, "bench", *where, *small)
     assert "suggested: drain_workers = " in table.out
     assert "first byte" in table.out
 
 
 def test_the_verb_tells_what_is_wrong(server: S3Endpoint) -> None:
     where = ["--remote", "s3://nonesuch/p", "--remote-endpoint", server.url]
-    error = run(None, "objbench", *where, "--json").json["error"]
+    error = run(None, "bench", *where, "--json").json["error"]
     assert (error["code"], "cachetier doctor" in error["hint"]) == ("remote_refused", True)
-    assert run(None, "objbench", *where, "--replica", "far").code == 2
-    assert run(None, "objbench", *where, "--size", "lots").code == 2
+    assert run(None, "bench", *where, "--replica", "far").code == 2
+    assert run(None, "bench", *where, "--size", "lots").code == 2
 
 
 def test_an_objbench_that_is_ended_leaves_nothing(server: S3Endpoint, bucket: str) -> None:
     with S3Proxy(server.url) as proxy:
         where = ["--remote", f"s3://{bucket}/p", "--remote-endpoint", proxy.url]
         process = subprocess.Popen(
-            [sys.executable, "-m", "cachetier", "objbench", *where, "--seconds=20", "--streams=1"],
+            [sys.executable, "-m", "cachetier", "bench", *where, "--for=20s", "--streams=1"],
             stdout=subprocess.DEVNULL,
         )
         deadline = time.monotonic() + SECONDS

@@ -115,7 +115,7 @@ def test_a_restored_step_is_local_with_its_ranks_whoever_is_asked(
         ("local", "replicated", "durable"),
     )
     assert "local, durable" in Outcome(replaced, "ls", RUN).out
-    assert "All of it is here as well" in Outcome(replaced, "explain", RUN, "3").out
+    assert "All of it is here as well" in Outcome(replaced, "status", RUN, "3").out
 
     place.far.troubles.add(AWAY)
     newest = replaced.client.latest(RUN, "local")
@@ -129,7 +129,7 @@ def test_what_some_ranks_put_counts_as_local_with_these(replaced: Node) -> None:
     assert replaced.client.restore_step(RUN, 2, ranks=[1]).shards == 0
     (shown,) = replaced.client.steps(RUN)
     assert (shown.ranks, "local" in shown.levels) == ((1,), True)
-    explained = Outcome(replaced, "explain", RUN, "2").out
+    explained = Outcome(replaced, "status", RUN, "2").out
     assert "All of rank 1 of 2 is here as well, so their restore is local." in explained
 
 

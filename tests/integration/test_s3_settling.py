@@ -1,4 +1,4 @@
-"""``cachetier s3 keep`` and ``release``: what a person decides, and what is answered to it."""
+"""``cachetier s3 resolve`` for a marker: what a person decides, and what is answered to it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_ours_replaces_what_is_there_by_now(node: Served) -> None:
     version = in_conflict(node)
     there = node.objects.put("data/a", FOREIGN, digest=digest_of(FOREIGN)).etag
 
-    kept = run(node, "keep", "ours", "data", "data/a")
+    kept = run(node, "resolve", "ours", "data", "data/a")
 
     assert kept.exit_code == 0, kept.stderr
     assert kept.stdout == f"data/a: our version will replace {there}\n"
@@ -73,7 +73,7 @@ def test_ours_replaces_what_is_there_by_now(node: Served) -> None:
 def test_theirs_drops_our_version_and_leaves_nothing_of_it(node: Served) -> None:
     version = in_conflict(node)
 
-    kept = run(node, "keep", "theirs", "data", "data/a", "--json")
+    kept = run(node, "resolve", "theirs", "data", "data/a", "--json")
 
     assert kept.exit_code == 0, kept.stderr
     assert json.loads(kept.stdout) == {"key": "data/a", "replaces": ""}
@@ -89,19 +89,19 @@ def test_what_the_bucket_does_not_even_look_up_can_be_dropped_and_not_sent_again
 
     version = in_conflict(node)
     monkeypatch.setattr(node.objects, "head", refuse)
-    assert run(node, "keep", "ours", "data", "data/a").exit_code == 1
+    assert run(node, "resolve", "ours", "data", "data/a").exit_code == 1
     assert version_of(node, version) is not None
-    assert run(node, "keep", "theirs", "data", "data/a").exit_code == 0
+    assert run(node, "resolve", "theirs", "data", "data/a").exit_code == 0
     assert version_of(node, version) is None
 
 
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["keep", "mine", "data", "data/a"], 2, "Cannot keep 'mine'"),
-        (["keep", "ours", "data", "data/a"], 1, "No object data/a of mount data is in conflict"),
-        (["keep", "ours", "none", "data/a"], 1, "is in conflict"),
-        (["release", "marks", "marks/latest"], 1, "waits"),
+        (["resolve", "mine", "data", "data/a"], 2, "HOW 'mine' is none of ours"),
+        (["resolve", "ours", "data", "data/a"], 1, "No object data/a of mount data is in conflict"),
+        (["resolve", "ours", "none", "data/a"], 1, "is in conflict"),
+        (["resolve", "release", "marks", "marks/latest"], 1, "waits"),
     ],
 )
 def test_what_nobody_has_to_decide_is_said(
@@ -121,7 +121,7 @@ def test_a_marker_that_waits_for_another_node_is_let_go(node: Served) -> None:
     waiting = version_of(node, version)
     assert waiting is not None and waiting.waits
 
-    released = run(node, "release", "marks", "marks/latest")
+    released = run(node, "resolve", "release", "marks", "marks/latest")
 
     assert released.exit_code == 0, released.stderr
     assert released.stdout == "marks/latest: waits no more\n"

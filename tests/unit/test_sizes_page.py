@@ -1,4 +1,4 @@
-"""docs/sizes.md says what `cachetier estimate` says; a node takes the settings that it shows."""
+"""docs/sizes.md says what `cachetier plan costs` says; a node takes the settings that it shows."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DRAIN_SECONDS_PER_GIB, DRAIN_RATE = 1.0, 1.2e9  # measured: benchmarks/README.md
 
 
 def said(words: str) -> str:
-    ended = CliRunner().invoke(app, ["estimate", *shlex.split(words)])
+    ended = CliRunner().invoke(app, ["plan", "costs", *shlex.split(words)])
     assert ended.exit_code == 0, ended.stderr
     return str(ended.stdout)
 
 
 def test_the_commands_of_the_page_print_what_it_shows() -> None:
-    shown = re.findall(r"^\$ cachetier estimate (.+)\n((?:.+\n)+?)```", TEXT, re.MULTILINE)
+    shown = re.findall(r"^\$ cachetier plan costs (.+)\n((?:.+\n)+?)```", TEXT, re.MULTILINE)
     assert shown
     for words, printed in shown:
         assert said(words) == printed

@@ -135,8 +135,9 @@ class ObjectReports:
         """Let a person decide about a version: what follows it under its key waits until then."""
         mount = version.run.removeprefix(MOUNT_MARK)
         hint = (
-            f"What is put under this key waits. Decide with `cachetier s3 keep ours {mount} KEY`, "
-            f"which {ours}, or `cachetier s3 keep theirs {mount} KEY`, which drops ours."
+            "What is put under this key waits. Decide with "
+            f"`cachetier s3 resolve ours {mount} KEY`, which {ours}, "
+            f"or `cachetier s3 resolve theirs {mount} KEY`, which drops ours."
         )
         incident = IncidentRecord(code, message, hint, version.run, 0, version.key)
         now = self._context.clock.now()

@@ -107,7 +107,7 @@ WHEN_FULL = [f"when_full={word}" for word in ("wait", "write_through", "reject")
         (["serve", "--cache-dir", ""], [":files"]),
         (["serve", "--socket=/run/"], [":files"]),
         (["serve", "--nothing=x"], []),
-        (["completion", ""], ["bash", "zsh", "fish"]),
+        (["--completion", ""], ["bash", "zsh", "fish"]),
         (["put", ""], [":files"]),
         (["serve", "--config", ""], [":files"]),
         (["serve", "--capacity", ""], []),
@@ -130,7 +130,7 @@ def test_without_a_service_there_is_nothing_and_no_noise() -> None:
 
 
 def test_a_shell_that_there_is_not_is_answered_with_the_nearest() -> None:
-    result = CliRunner().invoke(app, ["completion", "bsh"])
+    result = CliRunner().invoke(app, ["--completion", "bsh"])
     assert result.exit_code == 2
     assert "Did you mean bash?" in result.stderr
 
@@ -153,9 +153,9 @@ def test_every_setting_that_is_one_of_a_few_words_offers_them_with_its_default()
 def test_the_replicas_of_a_settings_file_are_offered(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('remote = "s3://bucket"\n[replicas.near]\nremote = "s3://near-by/p"\n')
-    assert offered("objbench", "--config", str(file), "--replica", "") == ["near"]
+    assert offered("bench", "--config", str(file), "--replica", "") == ["near"]
     file.write_text("remote = 3 [")
-    assert offered("objbench", "--config", str(file), "--replica", "") == []
+    assert offered("bench", "--config", str(file), "--replica", "") == []
 
 
 @pytest.mark.usefixtures("service")

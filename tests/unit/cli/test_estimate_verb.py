@@ -1,4 +1,4 @@
-"""`estimate`: what a person and a program read, and which option is named when one is wrong."""
+"""`plan costs`: what a person and a program read, and which option is named when one is wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cachetier.cli.app import app
 
 
 def ended(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["estimate", *words])
+    result = CliRunner().invoke(app, ["plan", "costs", *words])
     assert result.exception is None or isinstance(result.exception, SystemExit), result
     return result.exit_code, result.stdout, result.stderr
 
@@ -25,7 +25,7 @@ def test_a_person_reads_what_checkpoints_cost_in_a_table() -> None:
 
 
 def test_without_a_size_only_the_requests_count() -> None:
-    _, out, _ = ended("--jobs", "200", "--gpus", "64", "--per-day", "144", "--put-ms", "35")
+    _, out, _ = ended("--jobs", "200", "--gpus", "64", "--per-day", "144", "--put-time", "35ms")
     assert "17.92 GPU-hours a day" in out
     assert "a checkpoint" not in out
 

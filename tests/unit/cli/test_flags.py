@@ -124,7 +124,7 @@ def loaded_by(*arguments: str, **variables: str) -> set[str]:
         ["--help"],
         ["--version"],
         ["token", "--help"],
-        ["completion", "bash"],
+        ["--completion", "bash"],
         ["status", "--url", "unix:///nobody"],
         ["ls", "run", "7", "--url", "unix:///nobody"],
         ["ls", "run", "--latest", "--url", "unix:///nobody", "--json"],

@@ -293,7 +293,7 @@ def test_a_foreign_change_under_a_conditional_put_is_a_conflict_of_its_key_alone
     assert mount.unshown() == [second, third]
     (incident,) = mount.node.store.read(notes.incidents_after, 0)
     assert (incident.run, incident.name) == (MOUNT.run, "ckpt/a")
-    assert "cachetier s3 keep" in incident.hint
+    assert "cachetier s3 resolve" in incident.hint
     assert list(data.list_uploads("")) == []
 
 

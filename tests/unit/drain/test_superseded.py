@@ -501,7 +501,7 @@ def test_a_key_that_the_bucket_refuses_though_nothing_is_there_is_a_conflict_of_
     found = one.version(refused)
     assert found is not None and found.state is ObjectState.CONFLICT
     (incident,) = one.node.store.read(notes.incidents_after, 0)
-    assert "412" in incident.message and "cachetier s3 keep" in incident.hint
+    assert "412" in incident.message and "cachetier s3 resolve" in incident.hint
     one.node.store.write(objects.keep_ours, refused, WHATEVER_IS_THERE)
     drain(one)
     assert bucket.get(KEY) == b"v1" and one.unshown() == []

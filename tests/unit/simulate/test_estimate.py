@@ -61,8 +61,8 @@ def test_measured_times_take_the_place_of_estimated_ones() -> None:
     [
         ({"gpus": 0}, "--gpus"),
         ({"jobs": 0}, "--jobs"),
-        ({"put_seconds": -1.0}, "--put-ms"),
-        ({"put_seconds": float("nan")}, "--put-ms"),
+        ({"put_seconds": -1.0}, "--put-time"),
+        ({"put_seconds": float("nan")}, "--put-time"),
         ({"part_bytes": 0.0}, "--part"),
         ({"per_day": float("inf")}, "--per-day"),
         ({"link": 5e13}, "--link"),

@@ -47,9 +47,9 @@ def outcome(tmp_path: Path, more: str = "", text: str = SMALL) -> Outcome:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
 def test_an_example_comes_out_as_the_page_says(path: Path) -> None:
-    result = CliRunner().invoke(app, ["simulate", str(path)])
+    result = CliRunner().invoke(app, ["plan", "simulate", str(path)])
     assert result.exit_code == 0, result
-    command = f"$ cachetier simulate examples/simulate/{path.name}\n"
+    command = f"$ cachetier plan simulate examples/simulate/{path.name}\n"
     shown = "\n".join(line.rstrip() for line in result.stdout.splitlines())
     assert f"{command}{shown}\n```" in PAGE, f"write this into docs/simulate.md:\n{shown}"
 
@@ -141,7 +141,7 @@ def test_a_prefix_of_its_own_keeps_a_run_from_what_another_one_does(tmp_path: Pa
 def test_json_has_all_of_it(tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(SMALL)
-    result = CliRunner().invoke(app, ["simulate", str(path), "--seed", "3", "--json"])
+    result = CliRunner().invoke(app, ["plan", "simulate", str(path), "--seed", "3", "--json"])
     found = json.loads(result.stdout)
     assert (found["seed"], found["runs"][0]["states"]) == (3, {"durable": 6})
     assert len({len(found["timeline"][name]) for name in ("seconds", "dirty_bytes")}) == 1
@@ -150,7 +150,9 @@ def test_json_has_all_of_it(tmp_path: Path) -> None:
 def test_a_plot_is_drawn(tmp_path: Path) -> None:
     path, plot = tmp_path / "scenario.toml", tmp_path / "plot.svg"
     path.write_text(SMALL)
-    assert CliRunner().invoke(app, ["simulate", str(path), "--plot", str(plot)]).exit_code == 0
+    assert (
+        CliRunner().invoke(app, ["plan", "simulate", str(path), "--plot", str(plot)]).exit_code == 0
+    )
     assert plot.read_bytes().startswith(b"<?xml")
 
 
