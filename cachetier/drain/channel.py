@@ -1,11 +1,12 @@
-"""The channel between ``serve`` and its drain process: frames over a socket pair.
+"""The channel between ``serve`` and its drain process: a socket pair that carries calls.
 
-The drain asks, ``serve`` answers; what is said is in ``messages``. A request carries an id, so that
-many threads share the socket; one without waits for no reply. Only one frame comes unasked, and
-empty: look for work again. A reply may carry the descriptor of a data file, so the drain needs no
-paths. When either end closes the socket, both know: the drain ends with it.
+The drain calls a method of ``DrainService``, and ``serve`` answers. A frame's header names the
+method; arguments and reply are JSON that msgspec writes and reads by the method's annotations. A
+call carries an id, so that many threads share the socket; one without waits for no reply. Only one
+frame comes unasked, and empty: look for work again. A reply may carry the descriptor of a data
+file, so the drain needs no paths. When either end closes the socket, both know: the drain ends.
 
-Source: docs/design/0001-drain-channel.md.
+Source: docs/design/0001-drain-channel.md, docs/design/0046-the-channel-as-a-service.md.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from inspect import Parameter, signature
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple, cast, get_type_hints
 
 from cachetier_client.transport.wire import Frame, FrameError, receive_frame, send_frame
+from msgspec import Struct, defstruct, json, structs
 
-from cachetier.drain import messages
-from cachetier.drain.messages import AnyRequest, ReplyT, Request
+from cachetier.drain.messages import LocalShard, NoReply
+from cachetier.drain.serve.service import DrainService
 from cachetier.errors import CachetierError, NotFoundError
 from cachetier.notifier import Changes
 from cachetier.telemetry import events
@@ -44,10 +49,60 @@ class RefusedReportError(Exception):
     """``serve`` could not record a report: the work is to be tried again later."""
 
 
+class ServiceMethod(NamedTuple):
+    """One method of ``DrainService`` as it crosses: what makes and reads a call and its reply."""
+
+    arguments: type[Struct]
+    call: json.Decoder[Struct]
+    reply: json.Decoder[Any]
+    waits: bool
+
+    @classmethod
+    def of(cls, function: Callable[..., object]) -> ServiceMethod:
+        """Return the method that the annotations of ``function`` describe."""
+        kinds, parameters = get_type_hints(function, include_extras=True), signature(function)
+        reply = kinds.pop("return")
+        fields = [
+            (name, kind) if default is Parameter.empty else (name, kind, default)
+            for name, kind in kinds.items()
+            for default in [parameters.parameters[name].default]
+        ]
+        arguments = defstruct(function.__name__, fields, frozen=True, forbid_unknown_fields=True)
+        return cls(arguments, json.Decoder(arguments), json.Decoder(reply), reply is not NoReply)
+
+    def result(self, frame: Frame) -> Any:
+        """Return a reply; the descriptor is the caller's, or closed where no reply has it."""
+        try:
+            reply = self.reply.decode(frame.body)
+        except BaseException:
+            _close_descriptor(frame.descriptor)
+            raise
+        if isinstance(reply, LocalShard):
+            return structs.replace(reply, descriptor=frame.descriptor)
+        _close_descriptor(frame.descriptor)
+        return reply
+
+
+# Made here, by one thread: msgspec crashes where two meet a type for the first time at once.
+METHODS = {
+    name: ServiceMethod.of(function)
+    for name, function in vars(DrainService).items()
+    if not name.startswith("_")
+}
+
+
 class AskingEnd:
-    """The drain's end: requests from many threads, answers by id."""
+    """The drain's end: ``serve`` is called from many threads, replies come by id.
+
+    A call returns when what it reported is synced, one without a reply at once. It raises
+
+    - NotFoundError: The shard or save was replaced or deleted meanwhile.
+    - RefusedReportError: It could not be recorded.
+    - ChannelClosedError: No answer will come.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
+        self.serve = cast("DrainService", _Calls(self))
         self._socket = sock
         self._sending = threading.Lock()
         self._lock = threading.Lock()
@@ -58,7 +113,7 @@ class AskingEnd:
     def listen(self, on_wake: Callable[[], None]) -> None:
         """Receive until the other end closes; ``on_wake`` is called when there may be work.
 
-        The calling thread does nothing else; every waiting request fails when it returns.
+        The calling thread does nothing else; every waiting call fails when it returns.
         """
         try:
             while True:
@@ -68,15 +123,12 @@ class AskingEnd:
         finally:
             self._fail_all()
 
-    def ask(self, request: Request[ReplyT]) -> ReplyT:
-        """Send a request and return its reply: what it reported is then synced.
-
-        Raises:
-            NotFoundError: The shard or save was replaced or deleted meanwhile.
-            RefusedReportError: It could not be recorded.
-            ChannelClosedError: No answer will come.
-        """
-        name, body = messages.encode_request(request)
+    def ask(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of ``serve``, and return its reply, if it has one."""
+        method = METHODS[name]
+        body = json.encode(method.arguments(*args, **kwargs))
+        if not method.waits:
+            return self._send(name, body, None)
         number, reply = next(self._numbers), Future[Frame | None]()
         with self._lock:
             if self._closed:
@@ -86,16 +138,12 @@ class AskingEnd:
         frame = reply.result()
         if frame is None:
             raise ChannelClosedError
-        if not frame.header.get("refused"):
-            return messages.decode_reply(type(request), frame.body, frame.descriptor)
-        refusal = messages.decode_refusal(frame.body)
-        if refusal.code == NotFoundError.code:
-            raise NotFoundError(refusal.message)
-        raise RefusedReportError(f"{refusal.message} ({refusal.code})")
-
-    def tell(self, request: Request[None]) -> None:
-        """Send what needs no reply."""
-        self._send(*messages.encode_request(request), None)
+        if "refused" not in frame.header:
+            return method.result(frame)
+        code, message = frame.header["refused"], frame.body.decode()
+        if code == NotFoundError.code:
+            raise NotFoundError(message)
+        raise RefusedReportError(f"{message} ({code})")
 
     def close(self) -> None:
         """Hang up; ``listen`` returns."""
@@ -117,7 +165,7 @@ class AskingEnd:
         with self._lock:
             reply = self._waiting.pop(number, None)
         if reply is None:
-            _close_descriptor(frame)
+            _close_descriptor(frame.descriptor)
             return
         reply.set_result(frame)
 
@@ -129,67 +177,26 @@ class AskingEnd:
             reply.set_result(None)
 
 
-class AnsweringEnd:
-    """The end of ``serve``: each request goes to ``answer`` on whatever thread received it."""
+class _Calls:
+    """Stands for ``DrainService`` in the drain process."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-        self._sending = threading.Lock()
+    def __init__(self, channel: AskingEnd) -> None:
+        self._channel = channel
 
-    def receive(self) -> Frame | None:
-        """Return the next request, still encoded, or None when the drain is gone."""
-        try:
-            frame = receive_frame(self._socket)
-        except (FrameError, OSError):
-            return None
-        _close_descriptor(frame)
-        return frame
-
-    def reply(self, frame: Frame, answer: Callable[[AnyRequest], object]) -> None:
-        """Answer one request; an error of ``answer`` becomes the answer. Closes its descriptor."""
-        number = frame.header["id"]
-        header, body, descriptor = _attempt(frame, answer)
-        try:
-            if number is not None:
-                self._send({"id": number, **header}, body, descriptor)
-        except OSError:
-            pass  # the drain is gone; whoever receives finds out
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
-
-    def _send(self, header: dict[str, Any], body: bytes, descriptor: int | None) -> None:
-        with self._sending:
-            try:
-                send_frame(self._socket, header, body, descriptor)
-            except FrameError as error:  # too large: nothing was sent of it
-                tell(log, events.DRAIN_ANSWER_TOO_LARGE, reason=str(error))
-                body = messages.encode_refusal(CachetierError.code, str(error))
-                send_frame(self._socket, {**header, "refused": True}, body)
-
-    def wake(self) -> None:
-        """Let the drain look for work again."""
-        try:
-            with self._sending:
-                send_frame(self._socket, {})
-        except OSError:
-            pass  # the drain is gone; whoever receives finds out
-
-    def close(self) -> None:
-        _hang_up(self._socket)
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._channel.ask, name)
 
 
 class DrainLink:
     """Serves one drain by its socket, from ``start`` until it hangs up or ``close``.
 
-    ``answer`` does what it asks; it is woken when something changes.
+    ``service`` does what the drain asks; it is woken when something changes.
     """
 
-    def __init__(
-        self, sock: socket.socket, answer: Callable[[AnyRequest], object], changes: Changes
-    ) -> None:
-        self._channel = AnsweringEnd(sock)
-        self._answer = answer
+    def __init__(self, sock: socket.socket, service: DrainService, changes: Changes) -> None:
+        self._socket = sock
+        self._sending = threading.Lock()
+        self._service = service
         self._changes = changes
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(ANSWER_THREADS, thread_name_prefix="drain-answer")
@@ -210,7 +217,7 @@ class DrainLink:
     def close(self) -> None:
         """Hang up; returns when no request is being answered any more."""
         self._closed.set()
-        self._channel.close()
+        _hang_up(self._socket)
         self._changes.ring()  # the waking thread waits there
         for thread in self._threads:
             if thread.ident is not None:
@@ -218,17 +225,50 @@ class DrainLink:
         self._pool.shutdown()
 
     def _receive(self) -> None:
-        while (frame := self._channel.receive()) is not None:
+        with suppress(FrameError, OSError):  # the drain is gone
+            while True:
+                frame = receive_frame(self._socket)
+                _close_descriptor(frame.descriptor)
+                try:
+                    self._pool.submit(self._reply, frame)
+                except RuntimeError as error:  # no thread is left, and nobody knows if it was taken
+                    name = str(frame.header.get("request"))
+                    tell(log, events.DRAIN_REQUEST_FAILED, operation=name, error=error)
+                    _hang_up(self._socket)  # the drain ends with it, and the next one asks again
+
+    def _reply(self, frame: Frame) -> None:
+        """Answer one request; an error of ``service`` becomes the answer. Closes its descriptor."""
+        number = frame.header["id"]
+        header, body, descriptor = self._answer(frame)
+        try:
+            if number is not None:
+                self._send({"id": number, **header}, body, descriptor)
+        except OSError:
+            pass  # the drain is gone; whoever receives finds out
+        finally:
+            _close_descriptor(descriptor)
+
+    def _send(self, header: dict[str, Any], body: bytes, descriptor: int | None) -> None:
+        with self._sending:
             try:
-                self._pool.submit(self._channel.reply, frame, self._answer)
-            except RuntimeError as error:  # no thread is left, and nobody knows if it was taken
-                tell(
-                    log,
-                    events.DRAIN_REQUEST_FAILED,
-                    operation=str(frame.header.get("request")),
-                    error=error,
-                )
-                self._channel.close()  # the drain ends with it, and the next one asks again
+                send_frame(self._socket, header, body, descriptor)
+            except FrameError as error:  # too large: nothing was sent of it
+                tell(log, events.DRAIN_ANSWER_TOO_LARGE, reason=str(error))
+                header["refused"] = CachetierError.code
+                send_frame(self._socket, header, str(error).encode())
+
+    def _answer(self, frame: Frame) -> tuple[dict[str, Any], bytes, int | None]:
+        """Return what the answer's header says beside the id, its body and its descriptor."""
+        name = str(frame.header.get("request"))
+        try:
+            arguments = structs.asdict(METHODS[name].call.decode(frame.body))
+            return {}, *encode_reply(getattr(self._service, name)(**arguments))
+        except CachetierError as error:
+            code, message = error.code, error.message
+        except Exception as error:  # a defect must not leave a worker waiting for ever
+            tell(log, events.DRAIN_REQUEST_FAILED, operation=name, error=error)
+            code, message = CachetierError.code, f"{name}: {error!r}"
+        return {"refused": code}, message.encode("utf-8", "replace"), None  # a path may be no text
 
     def _wake(self) -> None:
         seen = 0
@@ -236,28 +276,23 @@ class DrainLink:
             rings = self._changes.next_ring(seen, LOOK_SECONDS)
             if rings != seen:
                 seen = rings
-                self._channel.wake()
+                with suppress(OSError), self._sending:  # as above
+                    send_frame(self._socket, {})
 
 
-def _attempt(
-    frame: Frame, answer: Callable[[AnyRequest], object]
-) -> tuple[dict[str, Any], bytes, int | None]:
-    """Return what the answer's header says beside the id, its body and its descriptor."""
-    name = str(frame.header.get("request"))
+def encode_reply(reply: object) -> tuple[bytes, int | None]:
+    """Return the body of a frame, and the descriptor that goes along."""
+    descriptor = reply.descriptor if isinstance(reply, LocalShard) else None
     try:
-        request = messages.decode_request(name, frame.body)
-        return {}, *messages.encode_reply(answer(request))
-    except CachetierError as error:
-        return {"refused": True}, messages.encode_refusal(error.code, error.message), None
-    except Exception as error:  # a defect must not leave a worker waiting for ever
-        tell(log, events.DRAIN_REQUEST_FAILED, operation=name, error=error)
-        body = messages.encode_refusal(CachetierError.code, repr(error))
-        return {"refused": True}, body, None
+        return json.encode(reply), descriptor
+    except BaseException:
+        _close_descriptor(descriptor)
+        raise
 
 
-def _close_descriptor(frame: Frame) -> None:
-    if frame.descriptor is not None:
-        os.close(frame.descriptor)
+def _close_descriptor(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
 
 
 def _hang_up(sock: socket.socket) -> None:

@@ -15,14 +15,15 @@ from concurrent.futures import ThreadPoolExecutor
 from cachetier_client.clock import Clock
 
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
-from cachetier.drain.messages import NextWork, ReportHealth, Size
+from cachetier.drain.messages import Size
 from cachetier.drain.object_worker import ObjectWorker, OpenStore, Stamps
-from cachetier.drain.pace.remote_health import RemoteHealth
+from cachetier.drain.pace.remote_health import Health, RemoteHealth
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.gates import ComputeSlots, Gates
 from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.publish.store_claim import StoreClaimer
 from cachetier.drain.schedule.tasks import Task
+from cachetier.drain.serve.service import DrainService
 from cachetier.drain.upload.buffers import PIECE_BYTES, Buffers
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import CompressionLog
@@ -96,7 +97,7 @@ class DrainLoop:
 
     def __init__(  # noqa: PLR0913 - all that a drain works with
         self,
-        channel: AskingEnd,
+        serve: DrainService,
         bucket: Bucket,
         store_id: str,
         clock: Clock,
@@ -109,7 +110,7 @@ class DrainLoop:
         store_clock: StoreClock | None = None,
     ) -> None:
         """A drain to ``bucket``; ``open_store`` opens others of its server, whose clock it is."""
-        self._channel = channel
+        self._serve = serve
         self._signals = signals
         self._traffic = traffic
         self._size = size
@@ -121,7 +122,7 @@ class DrainLoop:
         self._pieces = Buffers(size.parts * PIECE_BYTES)
         self.gates = Gates(ComputeSlots(size.threads), ComputeSlots(size.uploads + size.parts))
         self._remote_health = RemoteHealth(probe, self._report_health, clock)
-        claim = StoreClaimer(channel, bucket, store_id)
+        claim = StoreClaimer(serve, bucket, store_id)
         each = InBatches(self._parts)
         publisher = Publisher(bucket, clock, each=each, confirm=claim.confirm)
         self._compressor = Compressor(size.threads, self.gates.compute.slot)
@@ -130,19 +131,17 @@ class DrainLoop:
         context = self._upload_context(bucket)
         stamps = Stamps(store_id, store_clock or StoreClock(), clock.now)
         self._worker = Worker(
-            channel,
+            serve,
             bucket.layout,
             publisher,
             Uploader(context),
             self._remote_health,
             claim,
             reads=self.gates.reads,
-            objects=ObjectWorker(channel, open_store, context, self.gates.reads, stamps)
+            objects=ObjectWorker(serve, open_store, context, self.gates.reads, stamps)
             if open_store
             else None,
-            packs=PackSender(
-                channel, bucket, self._buffers, claim.identity, reads=self.gates.reads
-            ),
+            packs=PackSender(serve, bucket, self._buffers, claim.identity, reads=self.gates.reads),
         )
 
     def _upload_context(self, bucket: Bucket) -> UploadContext:
@@ -215,7 +214,7 @@ class DrainLoop:
         """Take up to ``room`` tasks; return after how many seconds to look again."""
         was_idle = not self._outstanding  # what ends during the question may yet fail
         try:
-            handout = self._channel.ask(NextWork(room))
+            handout = self._serve.next_work(room)
         except RefusedReportError as error:
             tell(log, events.DRAIN_NO_WORK, reason=str(error))
             return UNANSWERED_SECONDS
@@ -231,14 +230,17 @@ class DrainLoop:
             self._remote_health.succeeded()  # nothing is left that could tell
         return IDLE_SECONDS if due_in_seconds is None else min(IDLE_SECONDS, due_in_seconds)
 
-    def _report_health(self, health: ReportHealth) -> None:
-        self._channel.tell(health)
+    def _report_health(self, health: Health) -> None:
+        self._serve.report_health(health)
         self._signals.poke()
 
     def _report_traffic(self) -> None:
-        for news in (self._traffic.news(), self._copies.news(), self._decisions.news()):
-            if news is not None:
-                self._channel.tell(news)
+        if (traffic := self._traffic.news()) is not None:
+            self._serve.report_traffic(*traffic)
+        if (copied := self._copies.news()) is not None:
+            self._serve.report_copies(*copied)
+        if (decided := self._decisions.news()) is not None:
+            self._serve.report_compression(*decided)
 
     # --- the workers -----------------------------------------------------------------------------
 

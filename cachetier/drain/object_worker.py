@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.s3_errors import is_about_one_object
 
-from cachetier.drain import messages
-from cachetier.drain.channel import AskingEnd
-from cachetier.drain.messages import LocalShard
+from cachetier.drain.messages import LocalObject, LocalShard
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.schedule.tasks import Task, TaskKind
+from cachetier.drain.serve.service import DrainService
 from cachetier.drain.upload.deletions import MountDeletions
 from cachetier.drain.upload.objects import (
     ObjectTarget,
@@ -51,14 +50,14 @@ class ObjectWorker:
 
     def __init__(
         self,
-        channel: AskingEnd,
+        serve: DrainService,
         open_store: OpenStore,
         context: UploadContext,
         reads: ComputeSlots | None = None,
         stamps: Stamps | None = None,
     ) -> None:
         """A worker that reaches a bucket by ``open_store``, at the first object of it."""
-        self._channel = channel
+        self._serve = serve
         self._context = context
         self._reads = reads
         self._store = lru_cache(maxsize=None)(open_store)
@@ -72,30 +71,30 @@ class ObjectWorker:
     def perform(self, task: Task) -> None:
         """Do ``task``, and report what became of it; raises as ``ObjectUpload.show``."""
         with timed() as watch:
-            opened = self._channel.ask(messages.OpenObject(task.version, self._clock.between))
+            opened = self._serve.open_object(task.version, self._clock.between)
             context = replace(self._context, store=TimedObjectStore(self._store(task.bucket)))
             begun = opened.upload_id, opened.part_bytes, Codec.RAW, 0
             first = opened.pieces[0].version if opened.pieces else 0
-            progress = ReportedProgress(self._channel, first, LocalShard(None, (), None, *begun))
+            progress = ReportedProgress(self._serve, first, LocalShard(None, (), None, *begun))
             try:
                 etag = self._sent(task, opened, context, progress)
             except (SupersededError, ConflictError, RemoteError) as error:
-                ended = _ended(task.version, error, damaged=opened.damaged)
-                if ended is None:
+                report = self._end_of(task.version, error, damaged=opened.damaged)
+                if report is None:
                     raise
                 if progress.upload_id is not None:
                     context.store.abort_upload(task.name, progress.upload_id)
                     progress.gone()
-                self._channel.ask(ended)
+                report()
                 return
             if task.kind is TaskKind.SHOW:
                 seconds, phases = watch.seconds, watch.phases()
-                self._channel.ask(messages.ObjectShown(task.version, etag, seconds, phases))
+                self._serve.object_shown(task.version, etag, seconds, phases)
 
     def _sent(
         self,
         task: Task,
-        opened: messages.LocalObject,
+        opened: LocalObject,
         context: UploadContext,
         progress: ReportedProgress,
     ) -> str:
@@ -114,7 +113,7 @@ class ObjectWorker:
         upload.send_ahead()
         return ""
 
-    def _target(self, task: Task, opened: messages.LocalObject) -> ObjectTarget:
+    def _target(self, task: Task, opened: LocalObject) -> ObjectTarget:
         stamp = Stamp(self._stamps.store_id, opened.version, opened.acknowledged_at)
         return ObjectTarget(
             task.name,
@@ -129,11 +128,11 @@ class ObjectWorker:
             # A deletion takes nothing that was put later, by whatever time, and all that was put
             # before.
             0.0 if opened.deleted or self._comes_at_once(opened) else MARGIN_SECONDS,
-            lambda seen: self._channel.ask(messages.OwnVersionSeen(seen)),
+            self._serve.own_version_seen,
             lambda: self._is_deleted(task, opened, stamp),
         )
 
-    def _comes_at_once(self, opened: messages.LocalObject) -> bool:
+    def _comes_at_once(self, opened: LocalObject) -> bool:
         """Return whether a version finds in the bucket what it was put over, as at S3.
 
         What was acknowledged before this node was stopped does not, whatever its age.
@@ -143,9 +142,7 @@ class ObjectWorker:
             return False
         return now - opened.acknowledged_at <= MARGIN_SECONDS
 
-    def _record_deletion(
-        self, task: Task, opened: messages.LocalObject, target: ObjectTarget
-    ) -> None:
+    def _record_deletion(self, task: Task, opened: LocalObject, target: ObjectTarget) -> None:
         """Write down what a request deleted, before the first of it goes; what nobody timed not."""
         at = target.stamp.acknowledged_at
         if opened.request is None:
@@ -153,9 +150,9 @@ class ObjectWorker:
         if at is not None and opened.deletions:
             record = DeletionRecord(self._stamps.store_id, at, opened.deletions)
             self._deletions(task.bucket, opened.prefix).record(record)
-        self._channel.ask(messages.DeletionsRecorded(opened.request))
+        self._serve.deletions_recorded(opened.request)
 
-    def _is_deleted(self, task: Task, opened: messages.LocalObject, stamp: Stamp) -> bool:
+    def _is_deleted(self, task: Task, opened: LocalObject, stamp: Stamp) -> bool:
         """Return whether somebody deleted a put since, as far as records tell."""
         if opened.deleted:
             return False
@@ -174,26 +171,26 @@ class ObjectWorker:
         Raises:
             NotFoundError: It is damaged, or gone.
         """
-        opened = self._channel.ask(messages.OpenShard(piece.version))
+        opened = self._serve.open_shard(piece.version)
         try:
             with opened_source(opened, piece.digest, self._reads) as source:
                 yield source
         except DamagedError as error:
-            self._channel.ask(messages.ShardDamaged(piece.version, str(error)))
+            self._serve.shard_damaged(piece.version, str(error))
             raise NotFoundError(f"piece {piece.version} is damaged") from error
 
-
-def _ended(
-    version: int, error: SupersededError | ConflictError | RemoteError, *, damaged: bool
-) -> messages.ObjectSuperseded | messages.ObjectConflict | None:
-    """Return what to report of a version that goes no further; None of one to be tried again."""
-    if isinstance(error, SupersededError):
-        return messages.ObjectSuperseded(version, str(error))
-    if isinstance(error, ConflictError):
-        refused = isinstance(error, RefusedKeyError)
-        return messages.ObjectConflict(version, str(error), refused, damaged)
-    # A bucket that refuses this very object: only a person can mend that.
-    code, status = error.context.get("remote_code"), error.context.get("remote_status")
-    if not is_about_one_object(code or "", status or 0):
-        return None
-    return messages.ObjectConflict(version, error.message, refused=True)
+    def _end_of(
+        self, version: int, error: SupersededError | ConflictError | RemoteError, *, damaged: bool
+    ) -> Callable[[], None] | None:
+        """Return what reports a version that goes no further; None of one to be tried again."""
+        if isinstance(error, SupersededError):
+            return partial(self._serve.object_superseded, version, str(error))
+        conflict = partial(self._serve.object_conflict, version)
+        if isinstance(error, ConflictError):
+            refused = isinstance(error, RefusedKeyError)
+            return partial(conflict, str(error), refused=refused, damaged=damaged)
+        # A bucket that refuses this very object: only a person can mend that.
+        code, status = error.context.get("remote_code"), error.context.get("remote_status")
+        if not is_about_one_object(code or "", status or 0):
+            return None
+        return partial(conflict, error.message, refused=True)

@@ -21,12 +21,13 @@ from cachetier_client.clock import SystemClock
 
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
 from cachetier.drain.loop import DrainLoop, Signals
-from cachetier.drain.messages import DrainOrders, Hello, ReportCourtesy
+from cachetier.drain.messages import DrainOrders
 from cachetier.drain.pace.found import Found
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.apply import Courtesy, die_with, lower_priority, pinned_to
 from cachetier.drain.priority.loop import GivingWay
 from cachetier.drain.priority.psi import Sensors
+from cachetier.drain.serve.service import DrainService
 from cachetier.errors import StoppingError
 from cachetier.local.files.permissions import unfollowed
 from cachetier.model.bandwidth import parsed_bandwidth
@@ -55,11 +56,11 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
     channel = AskingEnd(socket.socket(fileno=descriptor))
     receiver = signals.listen(channel)
     try:
-        orders = channel.ask(Hello({"cpus": pinned}))
+        orders = channel.serve.hello({"cpus": pinned})
         log_format.set_level(orders.log_level)
         lock = lock_drain(Path(orders.lock), signals)
         found = Found(lock, orders.remote)
-        _drain(channel, signals, orders, lambda: lower_priority(group, pinned), found)
+        _drain(channel.serve, signals, orders, lambda: lower_priority(group, pinned), found)
         os.close(lock)
     except (ChannelClosedError, StoppingError):
         pass
@@ -105,7 +106,7 @@ def lock_drain(path: Path, signals: Signals) -> int:
 
 
 def _drain(
-    channel: AskingEnd,
+    serve: DrainService,
     signals: Signals,
     orders: DrainOrders,
     step_back: Callable[[], Courtesy],
@@ -132,9 +133,9 @@ def _drain(
     )
     server.open()
     courtesy = step_back()
-    channel.ask(ReportCourtesy(courtesy.report))
+    serve.report_courtesy(courtesy.report)
     drain = DrainLoop(
-        channel,
+        serve,
         bucket_of(remote),
         orders.store_id,
         clock,
@@ -145,17 +146,17 @@ def _drain(
         open_store=lambda name: bucket_of(replace(remote, bucket=name)).objects,
         store_clock=store_clock,
     )
-    _give_way(channel, signals, drain, courtesy)
+    _give_way(serve, signals, drain, courtesy)
     drain.run()
 
 
-def _give_way(channel: AskingEnd, signals: Signals, drain: DrainLoop, courtesy: Courtesy) -> None:
+def _give_way(serve: DrainService, signals: Signals, drain: DrainLoop, courtesy: Courtesy) -> None:
     """Have ``drain`` give way to training from now on."""
     giving_way = GivingWay(
         drain.gates,
         courtesy,
         Sensors(),
-        lambda report: channel.ask(ReportCourtesy(report)),
+        serve.report_courtesy,
         SystemClock(),
     )
     giving_way.start(signals.sleep)

@@ -13,8 +13,8 @@ from cachetier_client.bucket_format.layout import Layout, pack_name
 from cachetier_client.bucket_format.stored import Content, InPack
 from cachetier_client.bucket_format.uploads import object_metadata
 
-from cachetier.drain import messages
-from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
+from cachetier.drain.channel import ChannelClosedError, RefusedReportError
+from cachetier.drain.messages import LocalShard
 from cachetier.drain.object_worker import ObjectWorker
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.priority.gates import ComputeSlots
@@ -28,6 +28,7 @@ from cachetier.drain.publish.publisher import (
 )
 from cachetier.drain.publish.store_claim import StoreClaimer
 from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind
+from cachetier.drain.serve.service import DrainService
 from cachetier.drain.upload.packs import PackSender
 from cachetier.drain.upload.reported_progress import ReportedProgress
 from cachetier.drain.upload.server_copies import Offer
@@ -60,7 +61,7 @@ class Worker:
 
     def __init__(  # noqa: PLR0913 - whom it hands each kind of task
         self,
-        channel: AskingEnd,
+        serve: DrainService,
         layout: Layout,
         publisher: Publisher,
         uploader: Uploader,
@@ -74,7 +75,7 @@ class Worker:
 
         ``packs`` sends small shards, ``objects`` those of the S3 door.
         """
-        self._channel = channel
+        self._serve = serve
         self._layout = layout
         self._publisher = publisher
         self._uploader = uploader
@@ -104,11 +105,11 @@ class Worker:
         """
         with timed():
             done = self._attempt(task)
-        self._channel.ask(messages.FinishTask(task.number, done))
+        self._serve.finish_task(task.number, done=done)
 
     def hand_back(self, task: Task) -> None:
         """Return ``task`` untried."""
-        self._channel.ask(messages.FinishTask(task.number, False))
+        self._serve.finish_task(task.number, done=False)
 
     def _attempt(self, task: Task) -> bool:
         try:
@@ -132,7 +133,7 @@ class Worker:
             tell(log, events.DRAIN_TASK_BROKEN, **ids, error=error)
         # Recording it may fail as well, when the disk of the catalog does: nothing is lost by that.
         with suppress(NotFoundError, RefusedReportError):
-            self._channel.ask(messages.FailTask(task.number, code, message, elapsed()))
+            self._serve.fail_task(task.number, code, message, elapsed())
         # A remote that lets us write but not abort uploads, or delete, is well enough; and what one
         # object or its bucket is refused for says nothing of the others.
         minor = task.kind in _REFUSED_ALONE and isinstance(error, RemoteRefusedError)
@@ -157,12 +158,12 @@ class Worker:
         """Send a shard to its own key, or as a ``pack`` of one: no other bytes can lie there."""
         identity = self._store_claim.identity()  # this may fail: no file is open yet
         with timed() as watch:
-            opened = self._channel.ask(messages.OpenShard(task.version))
+            opened = self._serve.open_shard(task.version)
             target = self._target(task, opened, identity, pack)
-            progress = ReportedProgress(self._channel, task.version, opened)
+            progress = ReportedProgress(self._serve, task.version, opened)
 
             def ask() -> Offer | None:
-                donor = self._channel.ask(messages.FindDonor(task.version)) if not pack else None
+                donor = self._serve.find_donor(task.version) if not pack else None
                 return Offer.of(donor, self._layout) if donor is not None else None
 
             try:
@@ -171,11 +172,11 @@ class Worker:
                 if pack is not None:
                     stored = replace(stored, pack=InPack(pack, 0, task.size_bytes, task.digest))
                 seconds, phases = watch.seconds, watch.phases()
-                self._channel.ask(messages.ShardVerified(task.version, stored, seconds, phases))
+                self._serve.shard_verified(task.version, stored, seconds, phases)
             except NotFoundError:
                 self._uploader.clear_away(target, progress.upload_id)
             except DamagedError as error:
-                self._channel.ask(messages.ShardDamaged(task.version, str(error)))
+                self._serve.shard_damaged(task.version, str(error))
 
     def _pack(self, task: Task) -> None:
         assert self._packs is not None
@@ -192,7 +193,7 @@ class Worker:
         )
 
     def _target(
-        self, task: Task, opened: messages.LocalShard, identity: str, pack: str | None
+        self, task: Task, opened: LocalShard, identity: str, pack: str | None
     ) -> UploadTarget:
         save = task.claimant
         content = Content(task.size_bytes, task.digest, opened.block_digests)
@@ -217,7 +218,7 @@ class Worker:
     def _claim(self, task: Task) -> None:
         match self._publisher.claim(task.claimant):
             case Located(location):
-                self._channel.ask(messages.SaveLocated(task.save, location))
+                self._serve.save_located(task.save, location)
             case Ended() as ended:
                 self._report_end(task, ended)
 
@@ -226,9 +227,7 @@ class Worker:
         with self._sending_again(task):
             self._publisher.write_part(task.claimant, task.place, task.rank, shards)
         size_bytes = sum(shard.size_bytes for shard in shards)
-        self._channel.ask(
-            messages.PartWritten(task.save, task.rank, len(shards), size_bytes, elapsed())
-        )
+        self._serve.part_written(task.save, task.rank, len(shards), size_bytes, elapsed())
 
     @contextmanager
     def _sending_again(self, task: Task) -> Iterator[None]:
@@ -247,7 +246,7 @@ class Worker:
                 for version, entry in self._entries(replace(task, rank=rank))
             }
             here = [versions.get((shard.rank, shard.name)) for shard in error.shards]
-            self._channel.ask(messages.ShardsLost(tuple(filter(None, here))))
+            self._serve.shards_lost(tuple(filter(None, here)))
             if None in here:
                 other = error.shards[here.index(None)]
                 what = f"{task.place}/{other.name} of rank {other.rank}, which another node put,"
@@ -258,7 +257,7 @@ class Worker:
         """Yield (version, entry) of each shard of a rank's part."""
         after, more = 0, True
         while more:
-            page = self._channel.ask(messages.ReadPart(task.save, task.rank, after))
+            page = self._serve.read_part(task.save, task.rank, after)
             for version, name, content, stored, facts in page.shards:
                 yield version, ShardEntry.of(name, task.rank, content, stored, facts)
                 after = version
@@ -268,7 +267,7 @@ class Worker:
         with self._sending_again(task):
             ended = self._publisher.publish(task.claimant, task.place)
         if isinstance(ended, NotWhole):
-            self._channel.ask(messages.SaveNotReady(task.save, task.kind, ended.ranks))
+            self._serve.save_not_ready(task.save, task.kind, ended.ranks)
         else:
             self._report_end(task, ended)
 
@@ -277,9 +276,9 @@ class Worker:
             case Ended() as ended:
                 self._report_end(task, ended)
             case True:
-                self._channel.ask(messages.SaveFollowed(task.save))
+                self._serve.save_followed(task.save)
             case _:
-                self._channel.ask(messages.SaveNotReady(task.save, task.kind))
+                self._serve.save_not_ready(task.save, task.kind)
 
     def _delete(self, task: Task) -> None:
         # Empty at a replica whose objects this node never saw: its manifest says where they are.
@@ -288,11 +287,11 @@ class Worker:
         if location is not None:
             left = self._publisher.delete(task.claimant, location, self._ours(task))
         example = left[0] if left else None
-        self._channel.ask(messages.SaveRemoved(task.save, len(left), example))
+        self._serve.save_removed(task.save, len(left), example)
 
     def _sweep(self, task: Task) -> None:
         self._publisher.sweep(task.claimant, task.place, self._ours(task))
-        self._channel.ask(messages.SaveSwept(task.save))
+        self._serve.save_swept(task.save)
 
     def _ours(self, task: Task) -> Ours:
         """Return what tells the names of this save's shards here from any others."""
@@ -301,14 +300,14 @@ class Worker:
             found: set[str] = set()
             for at in range(0, len(names), NAMES_AT_ONCE):
                 asked = tuple(names[at : at + NAMES_AT_ONCE])
-                known = self._channel.ask(messages.NamesOfSave(task.save, asked))
+                known = self._serve.names_of_save(task.save, asked)
                 found.update(known)
             return found
 
         return ours
 
     def _report_end(self, task: Task, ended: Ended) -> None:
-        self._channel.ask(messages.SaveEnded(task.save, ended.state, ended.message, elapsed()))
+        self._serve.save_ended(task.save, ended.state, ended.message, elapsed())
 
 
 def _described(error: Exception) -> tuple[str, str]:

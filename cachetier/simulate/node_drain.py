@@ -16,28 +16,25 @@ from typing import Any, cast
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.stored import Codec, Stored
 
-from cachetier.drain import messages
-from cachetier.drain.channel import AskingEnd
 from cachetier.drain.loop import IDLE_SECONDS
-from cachetier.drain.messages import AnyRequest, LocalShard, Size
-from cachetier.drain.pace.remote_health import RemoteHealth
+from cachetier.drain.messages import DrainOrders, LocalShard, Size
+from cachetier.drain.pace.remote_health import Health, RemoteHealth
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.publish.store_claim import StoreClaimer
 from cachetier.drain.schedule import scheduler
 from cachetier.drain.schedule.queue_state import QueueState, Weights
-from cachetier.drain.schedule.tasks import CONFLICT, Task, Work, task_of
-from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import CONFLICT_SECONDS
+from cachetier.drain.schedule.tasks import Task, Work, task_of
 from cachetier.drain.serve.remote_state import RemoteState
-from cachetier.drain.serve.save_reports import SaveReports
+from cachetier.drain.serve.service import DrainContext, DrainService
 from cachetier.drain.serve.snapshot import unfinished
 from cachetier.drain.serve.stats import DrainStats
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.drain.upload.uploader import Uploader
 from cachetier.drain.worker import Worker
 from cachetier.errors import NotFoundError, TransientError
-from cachetier.local.catalog import shards, uploads
+from cachetier.local.catalog import notes, shards, uploads
+from cachetier.local.catalog.notes import OwnClaim
 from cachetier.local.store import Store as LocalStore
 from cachetier.model.bandwidth import Bandwidth
 from cachetier.model.checkpoint import claimant_of
@@ -107,10 +104,8 @@ class NodeDrain:
             each=InBatches(cast("Executor", world.strands)),
             nonce=lambda: f"{chance.getrandbits(64):x}",
         )
-        self._attempts: dict[int, int] = {}
-        self._reports = SaveReports(self._context())
         self._worker = Worker(
-            cast("AskingEnd", self),
+            _Service(self, saves, world.events),
             setup.layout,
             publisher,
             cast("Uploader", _Uploads(store)),
@@ -192,70 +187,17 @@ class NodeDrain:
             self.requests.knocked_at.append(self._events.seconds)
             raise TransientError("the store is away")
 
-    def _heard(self, health: messages.ReportHealth) -> None:
+    def _heard(self, health: Health) -> None:
         if health.retry:
             self.queue.forgive_all()
         self.poke()
 
-    # --- what the worker asks --------------------------------------------------------------------
-
-    def ask(self, request: AnyRequest) -> Any:
-        """Answer as the dispatcher does."""
-        match request:
-            case messages.FinishTask():
-                self.queue.finish(request.task, done=request.done)
-            case messages.FailTask():
-                self._failed(request)
-            case messages.OpenShard():
-                return self._opened(request.version)
-            case messages.ShardVerified():
-                self._verified(request.version, request.stored)
-            case messages.ShardsLost():
-                self._saves.lost(request.versions)
-            case _:
-                assert isinstance(request, messages.SaveRequest), request
-                return self._reports.answer(request)
-        return None
-
-    def _failed(self, request: messages.FailTask) -> None:
-        work = self.queue.work(request.task)
-        assert work is not None
-        if request.code == CONFLICT:
-            self.queue.put_off(work.key, CONFLICT_SECONDS)
-            return
-        attempt = None
-        if work.shard is not None:
-            version = work.shard.version
-            attempt = self._attempts[version] = self._attempts.get(version, 0) + 1
-        self.queue.back_off(work.key, attempt)
-
-    def _opened(self, version: int) -> LocalShard:
-        shard = self._saves.shard(version)
-        if shard is None or not self._saves.wants(shard):
-            raise NotFoundError(f"shard version {version} is not wanted any more")
-        return LocalShard(b"", (), None, None, None, Codec.RAW, 0)
-
-    def _verified(self, version: int, stored: Stored) -> None:
-        if self.lost:
-            return
-        self._saves.verified(version, self._events.seconds, stored)
-        self.changed.ring()
-
-    # --- what the real reports ask ---------------------------------------------------------------
-
-    def _context(self) -> DrainContext:
-        return DrainContext(
-            store=cast("LocalStore", self),
-            queue=self.queue,
-            stats=cast("DrainStats", _Silent()),
-            changes=self.changed,
-            incidents=cast("Incidents", _Silent()),
-            clock=self._events,
-            remote_state=self._remote_state,
-        )
+    # --- what the real service asks --------------------------------------------------------------
 
     def read(self, query: object, *args: Any) -> Any:
         """Answer for the catalog; only what the real code asks it beside ``RemoteState``."""
+        if query is notes.own_claim:
+            return OwnClaim("", (), 0)
         if query is shards.stored_shards_of_rank:
             number, rank, _, after, limit = args
             return self._saves.of_rank(number, rank, after, limit)
@@ -264,6 +206,48 @@ class NodeDrain:
 
     def drop(self, _shards: object) -> None:
         """Drop nothing: what may go goes when room is made."""
+
+
+class _Service(DrainService):
+    """The real service over simulated saves: no file is opened, no upload and no claim recorded."""
+
+    def __init__(self, node: NodeDrain, saves: Saves, clock: Events) -> None:
+        context = DrainContext(
+            store=cast("LocalStore", node),
+            queue=node.queue,
+            stats=cast("DrainStats", _Silent()),
+            changes=node.changed,
+            incidents=cast("Incidents", _Silent()),
+            clock=clock,
+            remote_state=cast("RemoteState", saves),
+        )
+        super().__init__(context, cast("DrainOrders", None))
+        self._node = node
+        self._saves = saves
+        self._attempts: dict[int, int] = {}
+
+    def _count_attempt(self, work: Work) -> int | None:
+        if work.shard is None:
+            return None
+        version = work.shard.version
+        attempt = self._attempts[version] = self._attempts.get(version, 0) + 1
+        return attempt
+
+    def open_shard(self, version: int) -> LocalShard:
+        shard = self._saves.shard(version)
+        if shard is None or not self._saves.wants(shard):
+            raise NotFoundError(f"shard version {version} is not wanted any more")
+        return LocalShard(b"", (), None, None, None, Codec.RAW, 0)
+
+    def shard_verified(
+        self, version: int, stored: Stored, _seconds: float, _phases: object
+    ) -> None:
+        if not self._node.lost:
+            self._saves.verified(version, self._clock.now(), stored)
+            self._context.changes.ring()
+
+    def shards_lost(self, versions: tuple[int, ...]) -> None:
+        self._saves.lost(versions)
 
 
 class _Uploads:

@@ -47,7 +47,6 @@ import apsw
 import pytest
 from cachetier_client.bucket_format.stored import Content, Stored
 
-from cachetier.drain import messages
 from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.schedule import scheduler
 from cachetier.drain.schedule.scheduler import SaveView
@@ -263,8 +262,8 @@ def test_the_harness_catches_a_shard_called_clean_before_the_remote_has_it(
         *rest: Any,
         **kwargs: Any,
     ) -> Stored:
-        clean = messages.ShardVerified(progress._version, Stored.raw(target.content), 0.0, {})
-        progress._channel.ask(clean)
+        clean = Stored.raw(target.content)
+        progress._serve.shard_verified(progress._version, clean, 0.0, {})
         return upload(self, target, source, progress, *rest, **kwargs)
 
     monkeypatch.setattr(Uploader, "upload", trusting)

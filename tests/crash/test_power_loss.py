@@ -6,13 +6,14 @@ planted bug: see ``test_planted_bugs``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cachetier.drain import messages
-from cachetier.drain.messages import AnyRequest
-from cachetier.drain.serve.dispatcher import Dispatcher
+from cachetier.drain.channel import METHODS
+from cachetier.drain.serve.service import DrainService
 from tests.crash.sweep import CHANGES, Life, judge_start, live, start, sweep, sweep_starts
 from tests.crash.workload import Promise
 from tests.fakes.power_loss import DATA_ONLY, NAMES_ONLY, PROCESS_ONLY, WORST, Fate
@@ -43,15 +44,15 @@ STEPS_OF_THE_PATH = {
     "syncfs cache",
 }
 RECORDS = {
-    messages.SaveLocated,
-    messages.UploadBegun,
-    messages.PartsDone,
-    messages.ShardVerified,
-    messages.PackVerified,
-    messages.PartWritten,
-    messages.SaveEnded,
-    messages.SaveSwept,
-    messages.SaveRemoved,
+    "save_located",
+    "upload_begun",
+    "parts_done",
+    "shard_verified",
+    "pack_verified",
+    "part_written",
+    "save_ended",
+    "save_swept",
+    "save_removed",
 }
 
 
@@ -111,18 +112,24 @@ def test_a_life_stops_inside_every_kind_of_step(tmp_path: Path) -> None:
 def test_a_life_stops_inside_every_kind_of_record_of_the_drain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life, answer = Life(tmp_path / "life", 0), Dispatcher.answer
+    life = Life(tmp_path / "life", 0)
     recorded = set()
 
-    def answered(self: Dispatcher, request: AnyRequest) -> object:
-        before = life.disk.steps
-        try:
-            return answer(self, request)
-        finally:
-            if life.disk.steps > before:
-                recorded.add(type(request))
+    def watched(name: str) -> Callable[..., object]:
+        method = getattr(DrainService, name)
 
-    monkeypatch.setattr(Dispatcher, "answer", answered)
+        def answered(self: DrainService, **arguments: Any) -> object:
+            before = life.disk.steps
+            try:
+                return method(self, **arguments)
+            finally:
+                if life.disk.steps > before:
+                    recorded.add(name)
+
+        return answered
+
+    for name in METHODS:
+        monkeypatch.setattr(DrainService, name, watched(name))
     life.play()
 
     assert recorded >= RECORDS

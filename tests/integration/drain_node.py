@@ -26,10 +26,9 @@ from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.schedule.queue_state import EQUAL, QueueState, Weights
 from cachetier.drain.schedule.tasks import Work
-from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.drains import Drain
 from cachetier.drain.serve.remote_state import RemoteState
+from cachetier.drain.serve.service import DrainContext, DrainService
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.ingest.ingest import NodeIngest
@@ -259,13 +258,13 @@ class Node:
     ) -> Iterator[DrainLoop]:
         """Drain on threads of this process; ``abruptly`` hangs up in the end, as a dying serve."""
         ours, theirs = socket.socketpair()
-        dispatcher = Dispatcher(self.context, NO_ORDERS, Rules.parsed(compression, rules))
-        link = DrainLink(ours, dispatcher.answer, self.changes)
+        service = DrainService(self.context, NO_ORDERS, Rules.parsed(compression, rules))
+        link = DrainLink(ours, service, self.changes)
         link.start()
         channel, signals = AskingEnd(theirs), Signals()
         receiver = signals.listen(channel)
         drain = DrainLoop(
-            channel,
+            channel.serve,
             self.bucket,
             self.store.store_id,
             self.clock,

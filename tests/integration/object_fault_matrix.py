@@ -26,9 +26,8 @@ from cachetier.drain.channel import AskingEnd, DrainLink
 from cachetier.drain.loop import DrainLoop, Signals
 from cachetier.drain.messages import Size
 from cachetier.drain.pace.traffic import Traffic
-from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.remote_state import RemoteState
+from cachetier.drain.serve.service import DrainContext, DrainService
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.catalog import objects
 from cachetier.local.store import Store
@@ -102,10 +101,10 @@ class DrainHere(IdleDrain):
             mounts={mount.run: mount},
             store_clock=store_clock,
         )
-        self._link = DrainLink(ours, Dispatcher(context, NO_ORDERS).answer, changes)
+        self._link = DrainLink(ours, DrainService(context, NO_ORDERS), changes)
         self._channel, self._signals = AskingEnd(theirs), Signals()
         drain = DrainLoop(
-            self._channel,
+            self._channel.serve,
             bucket,
             store.store_id,
             clock,

@@ -11,12 +11,12 @@ from cachetier_client.bucket_format.stored import Codec, InPack, Stored
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.serve.remote_state import RemoteState
-from cachetier.drain.serve.shard_reports import ShardReports
+from cachetier.drain.serve.service import DrainService
 from cachetier.drain.upload.server_copies import Offer
 from cachetier.local.catalog import copies
 from tests.fakes.bodies import compressible
 from tests.fakes.memory_store import MemoryObjectStore
-from tests.integration.drain_node import REMOTE, Node, patterned
+from tests.integration.drain_node import NO_ORDERS, REMOTE, Node, patterned
 
 FIRST = SaveIds("run", 1, "save-1")
 SECOND = SaveIds("run", 2, "save-2")
@@ -41,7 +41,7 @@ def offered(node: Node, ids: SaveIds, name: str, remote: str = REMOTE) -> Offer 
     )
     assert shard is not None
     context = replace(node.context, remote_state=RemoteState(node.store, remote))
-    donor = ShardReports(context).donor(shard[0])
+    donor = DrainService(context, NO_ORDERS).find_donor(shard[0])
     return Offer.of(donor, node.bucket.layout) if donor is not None else None
 
 

@@ -8,43 +8,52 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, cast
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.clock import SystemClock
 from msgspec.structs import replace
 
 from cachetier.drain.channel import (
-    AnsweringEnd,
+    METHODS,
     AskingEnd,
     ChannelClosedError,
+    DrainLink,
     RefusedReportError,
+    ServiceMethod,
 )
-from cachetier.drain.messages import (
-    READERS,
-    LocalShard,
-    OpenShard,
-    Request,
-    decode_request,
-    readers_of,
-)
+from cachetier.drain.messages import LocalShard, NoReply
+from cachetier.drain.serve.service import DrainService
 from cachetier.errors import FencedError, NotFoundError
-
-Answer = Callable[[Any], object]
-
-
-class Echo(Request[int | str], frozen=True):
-    value: int = 0
+from cachetier.notifier import Changes
 
 
-class Note(Request[None], frozen=True):
-    value: int
+class Service:
+    """Answers as a test says, and hears what needs no answer."""
+
+    def __init__(self) -> None:
+        self.answer: Callable[[Any], Any] = lambda value: value
+        self.told: SimpleQueue[int] = SimpleQueue()
+
+    def echo(self, value: int = 0) -> int | str:
+        return self.answer(value)  # type: ignore[no-any-return]
+
+    def note(self, value: int) -> None:
+        self.answer(value)
+
+    def hint(self, value: int) -> NoReply:
+        self.told.put(value)
+
+    def open_shard(self, version: int) -> LocalShard:
+        return self.answer(version)  # type: ignore[no-any-return]
 
 
 @pytest.fixture(autouse=True)
-def own_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    for request in (Echo, Note):
-        monkeypatch.setitem(READERS, request.__name__, readers_of(request))
+def own_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    for function in (Service.echo, Service.note, Service.hint):
+        monkeypatch.setitem(METHODS, function.__name__, ServiceMethod.of(function))
 
 
 def opened(descriptor: int | None = None) -> LocalShard:
@@ -52,35 +61,23 @@ def opened(descriptor: int | None = None) -> LocalShard:
 
 
 class Pair:
-    """Both ends, with a pool that answers as ``serve`` does."""
+    """Both ends of a channel."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        self.serve = AnsweringEnd(ours)
+        self.service = Service()
+        self.changes = Changes(SystemClock())
+        self.serve = DrainLink(ours, cast("DrainService", self.service), self.changes)
         self.drain = AskingEnd(theirs)
-        self.answer: Answer = lambda request: request.value
-        self.told: list[object] = []
         self.woken = threading.Event()
-        self._pool = ThreadPoolExecutor(4)
-        self._threads = [
-            threading.Thread(target=self._receive),
-            threading.Thread(target=self.drain.listen, args=(self.woken.set,)),
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _receive(self) -> None:
-        while (request := self.serve.receive()) is not None:
-            if request.header["id"] is None:
-                self.told.append(decode_request(request.header["request"], request.body))
-            self._pool.submit(self.serve.reply, request, self.answer)
+        self._listener = threading.Thread(target=self.drain.listen, args=(self.woken.set,))
+        self.serve.start()
+        self._listener.start()
 
     def close(self) -> None:
         self.drain.close()
         self.serve.close()
-        for thread in self._threads:
-            thread.join()
-        self._pool.shutdown()
+        self._listener.join()
 
 
 @pytest.fixture
@@ -92,7 +89,7 @@ def pair() -> Iterator[Pair]:
 
 def test_each_thread_gets_its_own_answer(pair: Pair) -> None:
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda value: pair.drain.ask(Echo(value)), range(500)))
+        answers = list(pool.map(lambda value: pair.drain.ask("echo", value), range(500)))
 
     assert answers == list(range(500))
 
@@ -102,8 +99,8 @@ def test_an_answer_may_carry_bytes_and_a_descriptor(pair: Pair) -> None:
     pipe = os.fstat(reader).st_ino
     os.write(writer, b"through")
     os.close(writer)
-    pair.answer = lambda _request: opened(reader)
-    reply = pair.drain.ask(OpenShard(1))
+    pair.service.answer = lambda _request: opened(reader)
+    reply = pair.drain.serve.open_shard(1)
 
     assert reply.descriptor is not None
     assert replace(reply, descriptor=None) == opened()
@@ -127,6 +124,7 @@ def _is_open(descriptor: int, inode: int) -> bool:
     ("error", "raised"),
     [
         (NotFoundError("gone"), NotFoundError),
+        (NotFoundError("no text: /\udcff"), NotFoundError),
         (FencedError("broken disk"), RefusedReportError),
         (KeyError("a defect"), RefusedReportError),
     ],
@@ -135,31 +133,30 @@ def test_an_error_is_an_answer(pair: Pair, error: Exception, raised: type[Except
     def fail(_request: object) -> object:
         raise error
 
-    pair.answer = fail
+    pair.service.answer = fail
     with pytest.raises(raised):
-        pair.drain.ask(Note(1))
+        pair.drain.ask("note", 1)
 
 
 def test_an_answer_that_is_too_large_is_refused_and_the_channel_lives(pair: Pair) -> None:
-    pair.answer = lambda _request: "x" * ((16 << 20) + 1)
+    pair.service.answer = lambda _request: "x" * ((16 << 20) + 1)
     with pytest.raises(RefusedReportError, match="too large"):
-        pair.drain.ask(Echo())
+        pair.drain.ask("echo")
 
-    pair.answer = lambda _request: 7
-    assert pair.drain.ask(Echo()) == 7
+    pair.service.answer = lambda _request: 7
+    assert pair.drain.ask("echo") == 7
 
 
 def test_serve_wakes_the_drain(pair: Pair) -> None:
-    pair.serve.wake()
+    pair.changes.ring()
 
     assert pair.woken.wait(60)
 
 
 def test_what_is_told_needs_no_answer(pair: Pair) -> None:
-    pair.drain.tell(Note(3))
-    pair.drain.ask(Echo())  # frames keep their order
+    pair.drain.ask("hint", 3)
 
-    assert pair.told == [Note(3)]
+    assert pair.service.told.get(timeout=60) == 3
 
 
 @pytest.mark.parametrize("end", ["serve", "drain"])
@@ -170,12 +167,12 @@ def test_nobody_waits_for_an_end_that_is_gone(pair: Pair, end: str) -> None:
         hanging.set()
         pair.woken.wait(60)
 
-    pair.answer = hang
+    pair.service.answer = hang
     failures: list[Exception] = []
 
     def ask() -> None:
         try:
-            pair.drain.ask(Note(1))
+            pair.drain.ask("note", 1)
         except ChannelClosedError as error:
             failures.append(error)
 
@@ -188,4 +185,4 @@ def test_nobody_waits_for_an_end_that_is_gone(pair: Pair, end: str) -> None:
 
     assert len(failures) == 1
     with pytest.raises(ChannelClosedError):
-        pair.drain.ask(Note(1))
+        pair.drain.ask("note", 1)

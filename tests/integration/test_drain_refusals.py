@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.channel import AskingEnd
 from cachetier.drain.loop import DrainLoop
-from cachetier.drain.messages import FailTask, Handout, ReplyT, Request
+from cachetier.drain.messages import Handout
 from cachetier.drain.pace import remote_health
 from cachetier.remote.call_policy import CallPolicy, Retries, RetryPolicy
 from cachetier.remote.factory import open_remote
@@ -102,10 +103,10 @@ def test_an_answer_of_before_the_refusal_does_not_end_it(
     asked, drains = threading.Event(), queue.SimpleQueue[DrainLoop]()
 
     class Late(AskingEnd):
-        def ask(self, request: Request[ReplyT]) -> ReplyT:
-            if isinstance(request, FailTask):
+        def ask(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+            if name == "fail_task":
                 assert asked.wait(WAIT_SECONDS)
-            reply = super().ask(request)
+            reply = super().ask(name, *args, **kwargs)
             if isinstance(reply, Handout) and not reply.tasks and not asked.is_set():
                 asked.set()
                 drain = drains.get()

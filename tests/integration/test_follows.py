@@ -21,11 +21,11 @@ from cachetier_client.errors import (
 )
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.messages import SaveNotReady
 from cachetier.drain.schedule.tasks import TaskKind
-from cachetier.drain.serve.save_reports import SaveReports
+from cachetier.drain.serve.service import DrainService
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.fake_clock import FakeClock
+from tests.integration.drain_node import NO_ORDERS
 from tests.integration.drain_node import Node as DrainNode
 from tests.integration.serving import node_settings, running
 from tests.integration.two_remotes import until
@@ -137,10 +137,10 @@ def test_who_follows_looks_often_at_first_where_nobody_told_the_ranks_of_the_nod
     node.put(ids, "a", b"bytes")
     node.checkpoints.seal(ids, None, follows=True)
     save = node.save(ids)
-    not_yet = SaveReports(node.context).not_ready
+    not_yet = DrainService(node.context, NO_ORDERS).save_not_ready
     waited = []
     for _ in range(3):
-        not_yet(SaveNotReady(save.number, TaskKind.FOLLOW))
+        not_yet(save.number, TaskKind.FOLLOW)
         due = node.queue.situation(wants_room=False).not_before[save.number, TaskKind.FOLLOW, ""]
         waited.append(due - clock.monotonic())
     node.close()

@@ -1,6 +1,6 @@
 """The drain as it is, task by task in the caller's thread.
 
-Scheduler, dispatcher, channel, worker, uploader, packs and publisher are those of the service; only
+Scheduler, service, channel, worker, uploader, packs and publisher are those of the service; only
 the process and its threads are left out, so that a life can be repeated step by step.
 """
 
@@ -11,15 +11,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.drain import messages
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, DrainLink
-from cachetier.drain.messages import AnyRequest, DrainOrders, Size
+from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.object_worker import ObjectWorker, Stamps
 from cachetier.drain.pace.remote_health import RemoteHealth
 from cachetier.drain.publish import publisher
@@ -28,9 +27,8 @@ from cachetier.drain.publish.store_claim import StoreClaimer
 from cachetier.drain.schedule import object_order
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.schedule.tasks import Task
-from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.remote_state import RemoteState
+from cachetier.drain.serve.service import DrainContext, DrainService
 from cachetier.drain.serve.stats import DrainStats
 from cachetier.drain.upload import objects, uploader
 from cachetier.drain.upload.buffers import Buffers
@@ -73,6 +71,26 @@ class InCaller(Executor):
         return done
 
 
+class _Watched:
+    """Calls ``service``, and tells of what ends a thread that answers."""
+
+    def __init__(self, service: DrainService, ended: Callable[[BaseException], None]) -> None:
+        self._service = service
+        self._ended = ended
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def answered(**arguments: Any) -> Any:
+            try:
+                return getattr(self._service, name)(**arguments)
+            except Exception:
+                raise
+            except BaseException as error:
+                self._ended(error)
+                raise
+
+        return answered
+
+
 class RealDrain:
     """Makes shards clean, publishes steps, shows objects; begins its threads with the first task.
 
@@ -107,7 +125,7 @@ class RealDrain:
         if not self.queue.is_hurried():
             self.queue.hurry(None, None)  # or what is not sealed would wait
         with self._power_loss_told():
-            handout = self._channel.ask(messages.NextWork(1))
+            handout = self._channel.serve.next_work(1)
         return handout.tasks[0] if handout.tasks else None
 
     def perform(self, task: Task) -> None:
@@ -152,27 +170,20 @@ class RealDrain:
             return
         ours, theirs = socket.socketpair()
         changes = Changes(SystemClock())
-        answer = self._dispatcher(changes).answer
-
-        def answered(request: AnyRequest) -> object:
-            try:
-                return answer(request)
-            except Exception:
-                raise
-            except BaseException as error:
-                self._broken = error
-                self._channel.close()
-                raise
-
-        self._link = DrainLink(ours, answered, changes)
+        watched = cast("DrainService", _Watched(self._service(changes), self._power_lost))
+        self._link = DrainLink(ours, watched, changes)
         self._link.start()
         self._channel = AskingEnd(theirs)
         listen, nothing = self._channel.listen, lambda: None
         self._listener = threading.Thread(target=listen, args=(nothing,), daemon=True)
         self._listener.start()
-        self._worker = self._make_worker(self._channel)
+        self._worker = self._make_worker(self._channel.serve)
 
-    def _dispatcher(self, changes: Changes) -> Dispatcher:
+    def _power_lost(self, error: BaseException) -> None:
+        self._broken = error
+        self._channel.close()
+
+    def _service(self, changes: Changes) -> DrainService:
         context = DrainContext(
             self._store,
             self.queue,
@@ -185,10 +196,10 @@ class RealDrain:
             mounts={mount.run: mount for mount in self._mounts},
             store_clock=self._store_clock,
         )
-        return Dispatcher(context, ORDERS)
+        return DrainService(context, ORDERS)
 
-    def _make_worker(self, channel: AskingEnd) -> Worker:
-        claim, buffers = StoreClaimer(channel, self._bucket, self._store.store_id), Buffers()
+    def _make_worker(self, serve: DrainService) -> Worker:
+        claim, buffers = StoreClaimer(serve, self._bucket, self._store.store_id), Buffers()
         stamps = Stamps(self._store.store_id, self._store_clock, self._clock.now)
         context = UploadContext(
             self._bucket.objects,
@@ -197,12 +208,12 @@ class RealDrain:
             usual_part_bytes=lambda: BLOCK_BYTES,
         )
         return Worker(
-            channel,
+            serve,
             self._bucket.layout,
             Publisher(self._bucket, self._clock, confirm=claim.confirm),
             Uploader(context),
             RemoteHealth(lambda: None, lambda _health: None, self._clock),
             claim,
-            packs=PackSender(channel, self._bucket, buffers, claim.identity),
-            objects=ObjectWorker(channel, self._stores.__getitem__, context, stamps=stamps),
+            packs=PackSender(serve, self._bucket, buffers, claim.identity),
+            objects=ObjectWorker(serve, self._stores.__getitem__, context, stamps=stamps),
         )

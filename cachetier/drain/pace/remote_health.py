@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from cachetier_client.circuit_breaker import CircuitBreaker, State
 from cachetier_client.clock import Clock
+from msgspec import Struct
 
-from cachetier.drain.messages import ReportHealth
 from cachetier.errors import RemoteError
 from cachetier.remote.answers import state_after
 
@@ -21,11 +21,19 @@ PROBE_LIMIT_SECONDS = 30.0
 UNLIMITED = 1 << 30
 
 
+class Health(Struct, frozen=True):
+    """How the remote is; ``retry`` asks for work that was put off to be tried at once."""
+
+    state: str
+    reason: str = ""
+    retry: bool = False
+
+
 class RemoteHealth:
     """Decides how much work a remote gets. Thread-safe."""
 
     def __init__(
-        self, probe: Callable[[], None], report: Callable[[ReportHealth], None], clock: Clock
+        self, probe: Callable[[], None], report: Callable[[Health], None], clock: Clock
     ) -> None:
         """Take the remote for well.
 
@@ -39,7 +47,7 @@ class RemoteHealth:
         self._clock = clock
         self._lock = threading.Lock()
         self._breaker = CircuitBreaker(PROBE_SECONDS, PROBE_LIMIT_SECONDS)
-        self._health = ReportHealth("ok")
+        self._health = Health("ok")
         self._probe_failed = False
         self._reported = False  # what a drain before this one told may not hold any more
 
@@ -64,7 +72,7 @@ class RemoteHealth:
         with self._lock:
             if self._breaker.failed(self._clock.monotonic()):
                 self._probe_failed = False
-            self._health = ReportHealth(state, error.message)
+            self._health = Health(state, error.message)
         self._report(self._health)
 
     def succeeded(self) -> None:
@@ -73,7 +81,7 @@ class RemoteHealth:
             return
         with self._lock:
             self._reported = True
-            self._health = ReportHealth("ok", retry=self._breaker.succeeded())
+            self._health = Health("ok", retry=self._breaker.succeeded())
         self._report(self._health)
 
     def probe(self) -> None:
@@ -93,7 +101,7 @@ class RemoteHealth:
             self._probe_failed = True
             self._breaker.probe_failed(self._clock.monotonic())
             known = self._health
-            self._health = ReportHealth(state_after(error) or known.state, error.message)
+            self._health = Health(state_after(error) or known.state, error.message)
         if self._health != known:
             self._report(self._health)
 
@@ -101,4 +109,4 @@ class RemoteHealth:
         with self._lock:
             mended = self._breaker.probe_passed() and self._probe_failed
         if mended:
-            self._report(ReportHealth(self._health.state, self._health.reason, retry=True))
+            self._report(Health(self._health.state, self._health.reason, retry=True))

@@ -19,7 +19,6 @@ from dataclasses import astuple, dataclass
 from cachetier_client.bucket_format.uploads import LARGE_PART_BYTES, usual_upload_part_bytes
 from cachetier_client.clock import Clock
 
-from cachetier.drain.messages import ReportTraffic
 from cachetier.drain.pace.found import Found
 from cachetier.drain.upload.compression_model import Link
 from cachetier.errors import ThrottledError
@@ -188,15 +187,15 @@ class Traffic:
         )
         self._part_bytes_per_second = weighed
 
-    def news(self) -> ReportTraffic | None:
-        """Return what ``serve`` shows of the traffic since the last time; None if nothing moved."""
+    def news(self) -> tuple[int, int, int, PaceState] | None:
+        """Return what ``report_traffic`` takes, since the last time; None if nothing moved."""
         pace = self.pace.state()
         if self._found is not None and (at_once := self.pace.found()):
             self._found.keep(at_once)
         with self._lock:
             if not self._requests and pace == self._reported:
                 return None
-            news = ReportTraffic(self._requests, self._throttled, self._sent_bytes, pace)
+            news = self._requests, self._throttled, self._sent_bytes, pace
             self._requests = self._throttled = self._sent_bytes = 0
             self._reported = pace
         return news

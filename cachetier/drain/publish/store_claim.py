@@ -21,8 +21,7 @@ from cachetier_client.bucket_format.documents import StoreClaim
 from cachetier_client.bucket_format.publication import RACES
 from cachetier_client.bucket_format.uploads import store_identity
 
-from cachetier.drain import messages
-from cachetier.drain.channel import AskingEnd
+from cachetier.drain.serve.service import DrainService
 from cachetier.errors import IntegrityError, TransientError
 from cachetier.local.catalog.notes import OwnClaim
 from cachetier.remote.bucket import Bucket, SeenStoreClaim
@@ -33,12 +32,12 @@ class StoreClaimer:
 
     def __init__(
         self,
-        channel: AskingEnd,
+        serve: DrainService,
         bucket: Bucket,
         store_id: str,
         nonce: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
-        self._channel = channel
+        self._serve = serve
         self._bucket = bucket
         self._store_id = store_id
         self._nonce = nonce
@@ -67,7 +66,7 @@ class StoreClaimer:
         """
         with self._lock:
             if self._held is not None:
-                counter = self._channel.ask(messages.ReadClaim()).counter
+                counter = self._serve.read_claim().counter
                 again = replace(self._held.claim, counter=counter)
                 self._held = self._bucket.put_store_claim(again, self._held)
             if self._held is None:
@@ -80,7 +79,7 @@ class StoreClaimer:
             self._held = None
 
     def _claimed(self) -> SeenStoreClaim:
-        own = self._channel.ask(messages.ReadClaim())
+        own = self._serve.read_claim()
         self._first = self._first or store_identity(self._store_id, own.epoch)
         for _ in range(RACES):
             identity = store_identity(self._store_id, own.epoch)
@@ -89,7 +88,7 @@ class StoreClaimer:
                 own = OwnClaim(self._nonce(), (), own.counter)  # another epoch
                 continue
             nonce, before = self._nonce(), seen.claim.nonce if seen is not None else ""
-            self._channel.ask(messages.IntendClaim(own.epoch, nonce, before))
+            self._serve.intend_claim(own.epoch, nonce, before)
             own = OwnClaim(own.epoch, (nonce, before), own.counter)
             claim = StoreClaim(store=identity, nonce=nonce, counter=own.counter)
             put = self._bucket.put_store_claim(claim, seen)

@@ -1,6 +1,6 @@
 """The state of one remote in the catalog: where each save lies there, and what it has reached.
 
-Dispatcher, snapshot and reports work on it and know no roles. At the durable remote, which
+Service and snapshot work on it and know no roles. At the durable remote, which
 ``decides``, an end ends the save. A replica has each save in the state and at the location that it
 has there, and an end there ends it nowhere else.
 """

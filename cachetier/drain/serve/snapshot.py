@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from cachetier.drain.schedule.object_order import MountView, goes_in_parts
 from cachetier.drain.schedule.scheduler import SaveView
-from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import copies, objects, saves, shards
 from cachetier.local.catalog.shards import ALL, beside_small_of, small_of
-from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.composing import contents_of_twins
 from cachetier.model.lifecycle import DRAINED_SAVES, PartState
 from cachetier.model.packs import Member, Packable, next_pack
+
+if TYPE_CHECKING:
+    from cachetier.drain.serve.remote_state import RemoteState
+    from cachetier.local.store import Store
 
 WINDOW_SHARDS = 32
 PACKABLE_SHARDS = 256

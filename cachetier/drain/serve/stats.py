@@ -16,7 +16,6 @@ from typing import Any
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.clock import Clock
 
-from cachetier.drain.messages import FailTask, ReportCompression, ReportCopies, ReportTraffic
 from cachetier.drain.schedule.tasks import Work
 from cachetier.drain.serve.eta import WINDOW_UPLOADS, FinishedUpload, measured_rate
 from cachetier.drain.upload.compression_log import CompressionLog
@@ -24,6 +23,7 @@ from cachetier.drain.upload.stopwatch import Phases
 from cachetier.local.catalog.rows import Summary
 from cachetier.model.checkpoint import Save
 from cachetier.model.objects import ObjectVersion
+from cachetier.model.pace import PaceState
 from cachetier.model.shard import Shard
 from cachetier.remote.answers import Met
 from cachetier.telemetry import events
@@ -158,7 +158,7 @@ class DrainStats:
         self._metrics = metrics
         self._lock = threading.Lock()
         self._now = DrainSnapshot(RemoteSnapshot(remote, since=clock.now()))
-        self._compression = CompressionLog()
+        self.compression = CompressionLog()
         self._conflicts: OrderedDict[int, str] = OrderedDict()
         self._uploads: deque[FinishedUpload] = deque(maxlen=WINDOW_UPLOADS)
 
@@ -202,34 +202,28 @@ class DrainStats:
         elif changed and state in _STATE_EVENTS:
             tell(log, _STATE_EVENTS[state], remote=self.remote, reason=reason)
 
-    def report(self, report: ReportTraffic | ReportCopies | ReportCompression) -> None:
-        """Take what the drain counted since its last report, and how it goes on."""
-        match report:
-            case ReportTraffic():
-                self._traffic(report)
-            case ReportCompression():
-                self._compression.hear(report)
-            case ReportCopies():
-                with self._lock:
-                    self._now.remote.copies = report.state
-                    self._now.copied_bytes += report.copied_bytes
+    def copied(self, state: str, copied_bytes: int) -> None:
+        """Count bytes that were copied inside the remote, and record whether it lets us."""
+        with self._lock:
+            self._now.remote.copies = state
+            self._now.copied_bytes += copied_bytes
 
-    def _traffic(self, report: ReportTraffic) -> None:
+    def traffic(self, requests: int, throttled: int, sent_bytes: int, pace: PaceState) -> None:
         """Count requests and bodies that went to the remote, and record how fast it is asked."""
         with self._lock:
             remote, was_paused = self._now.remote, self._now.remote.is_paused
-            remote.pace = asdict(report.pace)
+            remote.pace = asdict(pace)
             if was_paused and not remote.is_paused:
                 remote.progressed_at = self._clock.now()  # a pause is no standstill
-            if report.requests:
+            if requests:
                 remote.asked_at = self._clock.now()
-            remote.requests += report.requests
-            remote.throttled += report.throttled
-            self._now.sent_bytes += report.sent_bytes
-            if report.throttled:
+            remote.requests += requests
+            remote.throttled += throttled
+            self._now.sent_bytes += sent_bytes
+            if throttled:
                 remote.last_throttled_at = self._clock.now()
-        if report.throttled:
-            tell(log, events.REMOTE_THROTTLED, remote=self.remote, times=report.throttled)
+        if throttled:
+            tell(log, events.REMOTE_THROTTLED, remote=self.remote, times=throttled)
 
     def progressed(self) -> None:
         """Note that the remote took something for good: a part, or a shard."""
@@ -303,12 +297,14 @@ class DrainStats:
                 "name": work.name,
             }
 
-    def tell_failure(self, work: Work, failed: FailTask, attempt: int | None) -> None:
+    def tell_failure(
+        self, work: Work, code: str, message: str, seconds: float, attempt: int | None
+    ) -> None:
         """Tell the log of an attempt at ``work`` that failed; it will be repeated."""
         rank = work.rank if work.shard is None else work.shard.rank
         what = {"kind": work.kind, "rank": rank, "name": work.name, "attempt": attempt}
-        why = {"code": failed.code, "reason": failed.message}
-        where = {"remote": self.remote, "seconds": failed.seconds}
+        why = {"code": code, "reason": message}
+        where = {"remote": self.remote, "seconds": seconds}
         tell(log, events.DRAIN_FAILED, **of(work.save), **what, **why, **where)
 
     def conflict(self, version: int, message: str) -> bool:
@@ -389,7 +385,7 @@ class DrainStats:
         rate = self.rate(in_flight)
         with self._lock:
             now = deepcopy(self._now)
-            now.compression = self._compression.as_json()
+            now.compression = self.compression.as_json()
             now.conflicts = list(self._conflicts.values())
         now.rate_bytes_per_second = rate
         now.in_flight = len(in_flight)

@@ -24,10 +24,9 @@ from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
 from cachetier.drain.schedule.queue_state import EQUAL, QueueState, Weights
-from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.eta import etas
 from cachetier.drain.serve.remote_state import RemoteState
+from cachetier.drain.serve.service import DrainContext, DrainService
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
 from cachetier.drain.serve.stderr_relay import StderrRelay
 from cachetier.local.catalog import shards
@@ -77,9 +76,9 @@ class DrainSettings:
     store_clock: StoreClock = field(default_factory=StoreClock)
 
 
-def open_dispatcher(context: DrainContext, settings: DrainSettings) -> Dispatcher:
-    """Return the dispatcher of one drain."""
-    return Dispatcher(
+def open_service(context: DrainContext, settings: DrainSettings) -> DrainService:
+    """Return what answers one drain."""
+    return DrainService(
         context,
         DrainOrders(
             settings.remote,
@@ -128,7 +127,7 @@ class Supervisor:
             {mount.run: mount for mount in settings.mounts},
             settings.store_clock,
         )
-        self._dispatcher = open_dispatcher(context, settings)
+        self._service = open_service(context, settings)
         self._changes = changes
         group = _own_name(f"{cgroup.NAME}{store.store_id}", settings.remote)
         self._arguments = [group, ",".join(map(str, settings.cpus))]
@@ -190,7 +189,7 @@ class Supervisor:
         """
         cgroup.sweep()  # what was left when a service was killed
         ours, theirs = socket.socketpair()
-        link = DrainLink(ours, self._dispatcher.answer, self._changes)
+        link = DrainLink(ours, self._service, self._changes)
         process = None
         try:
             with theirs:

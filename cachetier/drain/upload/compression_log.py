@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cachetier.drain.messages import ReportCompression
 from cachetier.drain.upload.compression_model import Verdict
 
 RUNS_KEPT = 32
@@ -40,20 +40,20 @@ class CompressionLog:
         with self._lock:
             self._blocks["compressed" if compressed else "stored"] += blocks
 
-    def news(self) -> ReportCompression | None:
-        """Return what is new since the last time; None if nothing is."""
+    def news(self) -> tuple[Mapping[str, int], Mapping[str, Verdict]] | None:
+        """Return the blocks and runs that are new since the last time; None if none are."""
         with self._lock:
             if not self._runs and not any(self._blocks.values()):
                 return None
-            news = ReportCompression(self._blocks, self._runs)
+            news = self._blocks, self._runs
             self._begin()
             return news
 
-    def hear(self, news: ReportCompression) -> None:
+    def hear(self, blocks: Mapping[str, int], runs: Mapping[str, Verdict]) -> None:
         """Take what another's ``news`` returned."""
         for kind in ("compressed", "stored"):
-            self.count(compressed=kind == "compressed", blocks=news.blocks[kind])
-        for run, verdict in news.runs.items():
+            self.count(compressed=kind == "compressed", blocks=blocks[kind])
+        for run, verdict in runs.items():
             self.note(run, verdict)
 
     def as_json(self) -> dict[str, Any]:

@@ -17,10 +17,9 @@ from cachetier_client.bucket_format.stored import Content, InPack, Stored
 from cachetier_client.bucket_format.uploads import UploadPartRange, object_metadata
 from cachetier_client.io import digests
 
-from cachetier.drain import messages
-from cachetier.drain.channel import AskingEnd
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.schedule.tasks import Task
+from cachetier.drain.serve.service import DrainService
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import DamagedError, opened_source
 from cachetier.drain.upload.target import UploadTarget, abort_replaced, look
@@ -64,14 +63,14 @@ class PackSender:
 
     def __init__(
         self,
-        channel: AskingEnd,
+        serve: DrainService,
         bucket: Bucket,
         buffers: Buffers,
         identity: Callable[[], str],
         reads: ComputeSlots | None = None,
     ) -> None:
         """A sender of packs of store ``identity`` that reads data files in slots of ``reads``."""
-        self._channel = channel
+        self._serve = serve
         self._layout = bucket.layout
         self._store = bucket.objects
         self._buffers = buffers
@@ -86,7 +85,7 @@ class PackSender:
             RemoteError: Try again later.
         """
         began_at = time.monotonic()
-        members = self._channel.ask(messages.PackMembers(task.save, task.rank))
+        members = self._serve.pack_members(task.save, task.rank)
         if len(members) > 1:
             members = self._send_together(task, members, began_at)
         for member in members:
@@ -106,9 +105,7 @@ class PackSender:
             found = look(self._store, target, self._buffers.lend, sent)
             if isinstance(found, Stored):
                 seconds = time.monotonic() - began_at
-                self._channel.ask(
-                    messages.PackVerified(task.save, pack.members(), pack.size_bytes, seconds)
-                )
+                self._serve.pack_verified(task.save, pack.members(), pack.size_bytes, seconds)
                 return []
             before, condition = pack, found
         raise RemoteDigestError(f"rank {task.rank}: a pack does not keep what was sent")
@@ -154,14 +151,14 @@ class PackSender:
         A data file is read by way of ``scratch``, which begins at a page.
         """
         whole = UploadPartRange(1, 0, member.size_bytes)
-        opened = self._channel.ask(messages.OpenShard(member.version))
+        opened = self._serve.open_shard(member.version)
         try:
             with opened_source(opened, member.digest, self._reads) as source:
                 key = self._layout.shard_key(task.claimant.run, task.place, member.name)
                 abort_replaced(self._store, key, opened.replaced.uploads)
                 view, _ = source.read(whole, scratch)
         except DamagedError as error:
-            self._channel.ask(messages.ShardDamaged(member.version, str(error)))
+            self._serve.shard_damaged(member.version, str(error))
             return False
         into[:] = view
         return True

@@ -8,8 +8,8 @@ import time
 from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.bucket_format.uploads import UploadedPart
 
-from cachetier.drain import messages
-from cachetier.drain.channel import AskingEnd
+from cachetier.drain.messages import LocalShard
+from cachetier.drain.serve.service import DrainService
 
 PARTS_AT_ONCE = 8
 FRAMES_AT_ONCE = 4096
@@ -23,8 +23,8 @@ class ReportedProgress:
     only sent again.
     """
 
-    def __init__(self, channel: AskingEnd, version: int, opened: messages.LocalShard) -> None:
-        self._channel = channel
+    def __init__(self, serve: DrainService, version: int, opened: LocalShard) -> None:
+        self._serve = serve
         self._version = version
         self.upload_id = opened.upload_id
         self.part_bytes = opened.part_bytes
@@ -35,11 +35,11 @@ class ReportedProgress:
         self._flush_at = 0.0
 
     def parts(self) -> list[UploadedPart]:
-        return [*self._channel.ask(messages.FinishedParts(self._version))]
+        return [*self._serve.finished_parts(self._version)]
 
     def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
         version = self._version
-        self._channel.ask(messages.UploadBegun(version, upload_id, part_bytes, codec, element_size))
+        self._serve.upload_begun(version, upload_id, part_bytes, codec, element_size)
         self.upload_id, self.part_bytes = upload_id, part_bytes
         self.codec, self.element_size = codec, element_size
 
@@ -57,8 +57,8 @@ class ReportedProgress:
             finished, self._finished = self._finished, []
             self._flush_at = time.monotonic() + FLUSH_SECONDS
         if finished:
-            self._channel.ask(messages.PartsDone(self._version, tuple(finished)))
+            self._serve.parts_done(self._version, tuple(finished))
 
     def gone(self) -> None:
         self.upload_id = self.part_bytes = None
-        self._channel.ask(messages.UploadGone(self._version))
+        self._serve.upload_gone(self._version)

@@ -16,7 +16,7 @@ from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.bucket_format.uploads import ObjectInfo, codec_found, is_object_of
 from cachetier_client.clock import Clock
 
-from cachetier.drain.messages import DonorShard, ReportCopies
+from cachetier.drain.messages import DonorShard
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import CopiesRefusedError
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
@@ -116,14 +116,14 @@ class Copies:
             self._refused = False
             self._copied_bytes += size_bytes
 
-    def news(self) -> ReportCopies | None:
-        """Return what ``serve`` shows of it since the last time; None if there is nothing."""
+    def news(self) -> tuple[str, int] | None:
+        """Return what ``report_copies`` takes, since the last time; None if there is nothing."""
         with self._lock:
             if not self._copied_bytes and self.state == self._reported:
                 return None
             copied_bytes, self._copied_bytes = self._copied_bytes, 0
             self._reported = self.state
-            return ReportCopies(self.state, copied_bytes)
+            return self.state, copied_bytes
 
     def _may_try(self) -> bool:
         return self._enabled and (

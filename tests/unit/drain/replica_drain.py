@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.remote_state import RemoteState
+from cachetier.drain.serve.service import DrainContext, DrainService
 from cachetier.drain.serve.stats import DrainStats
 from cachetier.notifier import Changes
 from cachetier.steps.incidents import Incidents
@@ -14,7 +13,7 @@ from tests.stateful.real_drain import ORDERS, RealDrain
 class ReplicaDrain(RealDrain):
     """Brings saves to the replica that the catalog calls ``near``."""
 
-    def _dispatcher(self, changes: Changes) -> Dispatcher:
+    def _service(self, changes: Changes) -> DrainService:
         context = DrainContext(
             self._store,
             self.queue,
@@ -24,4 +23,4 @@ class ReplicaDrain(RealDrain):
             self._clock,
             RemoteState(self._store, "near"),
         )
-        return Dispatcher(context, ORDERS)
+        return DrainService(context, ORDERS)

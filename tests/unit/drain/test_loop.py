@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.publication import Claimant
 
-from cachetier.drain import messages
-from cachetier.drain.channel import AskingEnd, RefusedReportError
+from cachetier.drain.channel import RefusedReportError
 from cachetier.drain.loop import IDLE_SECONDS, UNANSWERED_SECONDS, DrainLoop, Signals
-from cachetier.drain.messages import Handout, NextWork, Size
+from cachetier.drain.messages import Handout, Size
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.schedule.tasks import Task, TaskKind
+from cachetier.drain.serve.service import DrainService
 from cachetier.remote.bucket import Bucket
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
@@ -28,18 +28,17 @@ class Serve:
     def __init__(self, *handouts: Callable[[], Handout]) -> None:
         self.handouts = list(handouts)
         self.finishes = True
-        self.heard: list[object] = []
+        self.heard: list[tuple[object, ...]] = []
 
-    def ask(self, request: object) -> Any:
-        if isinstance(request, NextWork):
-            return self.handouts.pop(0)() if self.handouts else Handout()
-        self.heard.append(request)
-        if isinstance(request, messages.FinishTask) and not self.finishes:
-            raise RefusedReportError("planned (internal)")
-        return None
+    def next_work(self, _count: int) -> Handout:
+        return self.handouts.pop(0)() if self.handouts else Handout()
 
-    def tell(self, request: object) -> None:
-        self.heard.append(request)
+    def finish_task(self, _task: int, *, done: bool) -> None:
+        if not self.finishes:
+            raise RefusedReportError(f"planned (internal), {done}")
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args: self.heard.append((name, *args))
 
 
 class Patient(Signals):
@@ -59,7 +58,7 @@ class Patient(Signals):
 def loop_of(serve: Serve, signals: Signals) -> DrainLoop:
     clock = FakeClock()
     return DrainLoop(
-        cast("AskingEnd", serve),
+        cast("DrainService", serve),
         Bucket(MemoryObjectStore(), Layout()),
         "store",
         clock,
@@ -95,5 +94,5 @@ def test_a_task_whose_end_cannot_be_reported_ends_the_drain(
     loop_of(serve, signals).run()
 
     assert signals.stopping()
-    assert messages.SaveLocated(1, "1") in serve.heard
+    assert ("save_located", 1, "1") in serve.heard
     assert "cannot go on after task 1" in caplog.text

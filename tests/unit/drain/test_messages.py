@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from cachetier_client.bucket_format.publication import Claimant
@@ -17,89 +17,71 @@ from cachetier_client.bucket_format.stored import (
     Stored,
     StoredFrame,
 )
+from cachetier_client.transport.wire import Frame
+from msgspec import json, structs
 
-from cachetier.drain.messages import (
-    AnyRequest,
-    FindDonor,
-    FinishTask,
-    Handout,
-    LocalShard,
-    NextWork,
-    OpenShard,
-    PackMembers,
-    PackVerified,
-    PartPage,
-    ReadPart,
-    Refusal,
-    Request,
-    ShardVerified,
-    Size,
-    decode_refusal,
-    decode_reply,
-    decode_request,
-    encode_refusal,
-    encode_reply,
-    encode_request,
-)
+from cachetier.drain.channel import METHODS, encode_reply
+from cachetier.drain.messages import Handout, LocalShard, PartPage, Size
 from cachetier.drain.schedule.tasks import Task, TaskKind
+from cachetier.drain.upload.compression_model import Verdict
 from cachetier.model.packs import Member
 
 IN_PACK = InPack("pack-1-0", 3, 100, 2**64 - 1)
 FACTS = ShardFacts(element_size=4)
 FRAMES = Stored(Codec.PLANES, 10, 5, (StoredFrame(4, 9),), 8)
 BYTES = bytes(range(256))
+VERDICT = Verdict(True, False, 0.5, 1e9, None, "why")
 CLAIM = Task(1, TaskKind.PACK, 2, Claimant("run", 7, "save-1", 2, False, 1.0), None)
 
 
+def received(name: str, body: bytes, descriptor: int | None = None) -> Any:
+    return METHODS[name].result(Frame({}, bytearray(body), descriptor))
+
+
 @pytest.mark.parametrize(
-    "request_",
+    ("name", "arguments"),
     [
-        ShardVerified(1, Stored(Codec.RAW, 10, 5, pack=IN_PACK), 0.5, {"read": [0.0, 0.1, 0.1]}),
-        ShardVerified(1, FRAMES, 0.5, {}),
-        PackVerified(1, {1: IN_PACK}, 100, 0.5),
+        (
+            "shard_verified",
+            (1, Stored(Codec.RAW, 10, 5, pack=IN_PACK), 0.5, {"read": [0.0, 0.1, 0.1]}),
+        ),
+        ("shard_verified", (1, FRAMES, 0.5, {})),
+        ("pack_verified", (1, {1: IN_PACK}, 100, 0.5)),
+        ("report_compression", ({"stored": 1}, {"run": VERDICT})),
     ],
 )
-def test_a_request_arrives_as_it_was_sent(request_: Request[Any]) -> None:
-    name, body = encode_request(request_)
+def test_a_call_arrives_as_it_was_made(name: str, arguments: tuple[object, ...]) -> None:
+    method = METHODS[name]
+    body = json.encode(method.arguments(*arguments))
 
-    assert decode_request(name, bytearray(body)) == request_
+    assert structs.astuple(method.call.decode(bytearray(body))) == arguments
 
 
 @pytest.mark.parametrize(
-    ("asked", "reply"),
+    ("name", "reply"),
     [
-        (NextWork, Handout((CLAIM,), 1.5, True)),
-        (PackMembers, [Member(1, "a", 3, 2**63)]),
+        ("next_work", Handout((CLAIM,), 1.5, True)),
+        ("pack_members", [Member(1, "a", 3, 2**63)]),
         (
-            ReadPart,
+            "read_part",
             PartPage([(1, "a", Content(3, 7, (7,)), FRAMES, FACTS)], more=True),
         ),
-        (FindDonor, None),
-        (FinishTask, None),
+        ("find_donor", None),
+        ("finish_task", None),
     ],
 )
-def test_a_reply_arrives_as_it_was_sent(asked: type[Request[Any]], reply: object) -> None:
+def test_a_reply_arrives_as_it_was_sent(name: str, reply: object) -> None:
     body, descriptor = encode_reply(reply)
 
     assert descriptor is None
-    assert decode_reply(asked, bytearray(body)) == reply
-
-
-def test_a_refusal_arrives_as_it_was_sent() -> None:
-    refusal = Refusal("not_found", "it was deleted")
-
-    assert decode_refusal(encode_refusal(refusal.code, refusal.message)) == refusal
-
-
-def test_a_refusal_arrives_though_its_text_is_none() -> None:
-    assert decode_refusal(encode_refusal("internal", "no /\udcff")).message == "no /?"
+    assert received(name, body) == reply
 
 
 def test_a_descriptor_is_closed_where_its_reply_cannot_be_read() -> None:
     reader, writer = os.pipe()
     for descriptor in (reader, writer):
         with pytest.raises(ValueError):
-            decode_reply(OpenShard, b"{]", descriptor)
+            received("open_shard", b"{]", descriptor)
         with pytest.raises(OSError):
             os.fstat(descriptor)
 
@@ -107,7 +89,7 @@ def test_a_descriptor_is_closed_where_its_reply_cannot_be_read() -> None:
 def test_bytes_arrive_whatever_they_are() -> None:
     body, _ = encode_reply(LocalShard(BYTES, (1,), None, None, None, Codec.RAW, 0))
 
-    assert decode_reply(OpenShard, body).body == BYTES
+    assert received("open_shard", body).body == BYTES
 
 
 def test_a_descriptor_goes_beside_the_message_and_one_that_nobody_wants_is_closed() -> None:
@@ -116,45 +98,38 @@ def test_a_descriptor_goes_beside_the_message_and_one_that_nobody_wants_is_close
     body, descriptor = encode_reply(shard)
     assert descriptor == reader
 
-    arrived = decode_reply(OpenShard, body, writer)
+    arrived = received("open_shard", body, writer)
     assert arrived == LocalShard(None, (1,), writer, "id", 5, Codec.RAW, 0)
 
-    decode_reply(FinishTask, encode_reply(None)[0], writer)
+    received("finish_task", encode_reply(None)[0], writer)
     with pytest.raises(OSError):
         os.fstat(writer)
     os.close(reader)
 
 
-def test_every_request_names_the_type_of_its_reply() -> None:
-    for asked in get_args(AnyRequest):
-        with pytest.raises(ValueError):
-            decode_reply(asked, b"{]")
+def test_only_reports_of_figures_and_health_are_not_waited_for() -> None:
+    figures = {"report_copies", "report_compression", "report_health", "report_traffic"}
 
-
-@pytest.mark.parametrize(("name", "body"), [("Nothing", b"{}"), ("OpenShard", b"[]")])
-def test_what_is_no_request_is_refused(name: str, body: bytes) -> None:
-    with pytest.raises((KeyError, ValueError)):
-        decode_request(name, body)
+    assert {name for name, method in METHODS.items() if not method.waits} == figures
 
 
 FIRST_READS = """
 import sys, threading
 from contextlib import suppress
-from typing import get_args
-from cachetier.drain import messages
+from cachetier.drain.channel import METHODS
 
 sys.setswitchinterval(1e-6)
 BODY = b'{"content": {}, "stored": {}, "shards": [[1, "a", {}, {}]], "tasks": [{}]}'
-kinds, together = get_args(messages.AnyRequest), threading.Barrier(16)
+methods, together = list(METHODS.values()), threading.Barrier(16)
 
 def read(turn):
     together.wait()
-    for kind in kinds[turn % 5:] + kinds[:turn % 5]:
+    for method in methods[turn % 5:] + methods[:turn % 5]:
         for body in (b"{}", BODY):
             with suppress(ValueError):
-                messages.decode_request(kind.__name__, body)
+                method.call.decode(body)
             with suppress(ValueError):
-                messages.decode_reply(kind, body)
+                method.reply.decode(body)
 
 threads = [threading.Thread(target=read, args=(turn,)) for turn in range(16)]
 [thread.start() for thread in threads]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from cachetier_client.bucket_format.layout import Layout
 
-from cachetier.drain.messages import ReportTraffic
 from cachetier.drain.serve.stats import UNASKED_SECONDS, DrainStats
 from cachetier.errors import (
     CachetierError,
@@ -56,7 +55,7 @@ class Seen:
 
     def drained(self) -> None:
         pace = PaceState(1, 0, None, None, None, 0)
-        self.stats.report(ReportTraffic(1, 0, 0, pace))
+        self.stats.traffic(1, 0, 0, pace)
         self.stats.progressed()
 
     @property

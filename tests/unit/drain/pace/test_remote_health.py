@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.drain.messages import ReportHealth
-from cachetier.drain.pace.remote_health import PROBE_LIMIT_SECONDS, UNLIMITED, RemoteHealth
+from cachetier.drain.pace.remote_health import PROBE_LIMIT_SECONDS, UNLIMITED, Health, RemoteHealth
 from cachetier.errors import (
     PreconditionFailedError,
     RemoteError,
@@ -23,7 +22,7 @@ class Remote:
         self.clock = FakeClock()
         self.error: RemoteError | None = None
         self.probes = 0
-        self.reports: list[ReportHealth] = []
+        self.reports: list[Health] = []
         self.health = RemoteHealth(self._probe, self.reports.append, self.clock)
 
     def _probe(self) -> None:
@@ -57,7 +56,7 @@ def test_the_first_success_is_told_as_a_drain_before_may_have_told_otherwise(
     remote.health.succeeded()
     remote.health.succeeded()
 
-    assert remote.reports == [ReportHealth("ok")]
+    assert remote.reports == [Health("ok")]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_a_failure_stops_all_work_and_is_reported(
     remote.health.failed(error)
 
     assert remote.health.allowed == 0
-    assert remote.reports == [ReportHealth(state, "no bucket")]
+    assert remote.reports == [Health(state, "no bucket")]
 
 
 def test_a_failure_that_is_about_one_object_stops_nothing(remote: Remote) -> None:
@@ -101,10 +100,10 @@ def test_a_probe_that_passes_lets_one_item_try_then_everything(remote: Remote) -
     remote.pass_seconds(1)
 
     assert remote.health.allowed == 1
-    assert remote.reports[-1] == ReportHealth("refused", "no bucket", retry=True)
+    assert remote.reports[-1] == Health("refused", "no bucket", retry=True)
     remote.health.succeeded()
     assert remote.health.allowed == UNLIMITED
-    assert remote.reports[-1] == ReportHealth("ok", retry=True)
+    assert remote.reports[-1] == Health("ok", retry=True)
 
 
 def test_where_only_writing_is_refused_probes_get_rarer(remote: Remote) -> None:
@@ -127,8 +126,8 @@ def test_a_change_of_reason_is_reported_once(remote: Remote) -> None:
     remote.pass_seconds(5)
 
     assert remote.reports == [
-        ReportHealth("unreachable", "away"),
-        ReportHealth("refused", "forbidden"),
+        Health("unreachable", "away"),
+        Health("refused", "forbidden"),
     ]
 
 
@@ -138,7 +137,7 @@ def test_an_outage_of_six_hours_costs_one_probe_a_second_at_most(remote: Remote)
     remote.pass_seconds(6 * 3600)
 
     assert 0.75 * 6 * 3600 <= remote.probes <= 6 * 3600
-    assert remote.reports == [ReportHealth("unreachable", "away")]
+    assert remote.reports == [Health("unreachable", "away")]
     remote.error = None
     remote.pass_seconds(2)
     assert remote.health.allowed == 1

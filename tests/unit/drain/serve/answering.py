@@ -1,17 +1,15 @@
-"""The side of ``serve`` alone: a dispatcher over a node's catalog, and what it has told."""
+"""The side of ``serve`` alone: the service of a drain over a node's catalog."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from cachetier_client.clock import Clock
 
-from cachetier.drain.messages import AnyRequest, Request
 from cachetier.drain.schedule.queue_state import QueueState
-from cachetier.drain.serve.context import DrainContext
-from cachetier.drain.serve.dispatcher import Dispatcher
 from cachetier.drain.serve.remote_state import RemoteState
+from cachetier.drain.serve.service import DrainContext, DrainService
 from cachetier.drain.serve.stats import DrainStats
 from cachetier.local.catalog import notes
 from cachetier.local.catalog.rows import IncidentRecord
@@ -21,11 +19,9 @@ from cachetier.notifier import Changes
 from tests.stateful.node import Node
 from tests.stateful.real_drain import ORDERS
 
-ReplyT = TypeVar("ReplyT")
-
 
 class Answering:
-    """Answers requests as the drain of ``remote_state`` makes them, without a drain."""
+    """The ``service`` of the drain of ``remote_state``, without a drain."""
 
     def __init__(
         self,
@@ -41,10 +37,7 @@ class Answering:
         self.context = DrainContext(
             node.store, self.queue, self.stats, Changes(clock), node.incidents, clock, state
         )
-        self._dispatcher = Dispatcher(self.context, ORDERS)
-
-    def answer(self, request: Request[ReplyT]) -> ReplyT:
-        return cast("ReplyT", self._dispatcher.answer(cast("AnyRequest", request)))
+        self.service = DrainService(self.context, ORDERS)
 
     def shard(self, name: str) -> Shard:
         (found,) = (row for row in self.node.rows() if row.name == name)

@@ -7,21 +7,11 @@ import logging
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.messages import (
-    PartPage,
-    PartWritten,
-    ReadPart,
-    SaveEnded,
-    SaveFollowed,
-    SaveLocated,
-    SaveNotReady,
-    SaveRemoved,
-    SaveSwept,
-)
+from cachetier.drain.messages import PartPage
 from cachetier.drain.schedule.tasks import TaskKind
-from cachetier.drain.serve import save_reports
+from cachetier.drain.serve import service
 from cachetier.drain.serve.remote_state import RemoteState
-from cachetier.drain.serve.save_reports import PUBLISH_UNSEALED_SECONDS, UNDECIDED_SECONDS
+from cachetier.drain.serve.service import PUBLISH_UNSEALED_SECONDS, UNDECIDED_SECONDS
 from cachetier.errors import NotFoundError
 from cachetier.local.catalog import copies, saves
 from cachetier.model.lifecycle import SaveState
@@ -43,12 +33,12 @@ def test_a_page_of_a_part_ends_where_its_digests_grow_too_many(
 ) -> None:
     for name in "abc":
         serve.node.put(IDS, name, DATA)
-    monkeypatch.setattr(save_reports, "PAGE_DIGESTS", 1)
+    monkeypatch.setattr(service, "PAGE_DIGESTS", 1)
 
     pages: list[PartPage] = []
     after = 0
     while not pages or pages[-1].more:
-        pages.append(serve.answer(ReadPart(1, 0, after)))
+        pages.append(serve.service.read_part(1, 0, after))
         after = pages[-1].shards[-1][0]
 
     assert [[name for _, name, *_ in page.shards] for page in pages] == [["a", "b"], ["c"]]
@@ -62,7 +52,7 @@ def test_a_step_whose_ranks_go_on_here_is_looked_at_again_only_after_a_while(
     if sealed:
         serve.node.checkpoints.seal(IDS, 1)
 
-    serve.answer(SaveNotReady(1, TaskKind.PUBLISH))
+    serve.service.save_not_ready(1, TaskKind.PUBLISH)
 
     situation = serve.queue.situation(wants_room=False)
     wait_seconds = situation.not_before[1, TaskKind.PUBLISH, ""] - situation.monotonic
@@ -75,21 +65,21 @@ def test_a_replica_that_reports_a_removal_again_is_told_nothing_of_the_save(
     node.store.write(copies.configure_replicas, {"near": False})
     near = Answering(node, clock, RemoteState(node.store, "near"))
     node.put(IDS, "a", DATA)
-    near.answer(SaveLocated(1, "1"))
+    near.service.save_located(1, "1")
     node.checkpoints.delete_step("run", 1)
     caplog.set_level(logging.INFO)
 
     for _ in range(2):
-        near.answer(SaveRemoved(1, 1, "tier/run/1/foreign"))
+        near.service.save_removed(1, 1, "tier/run/1/foreign")
 
     assert len([each for each in caplog.records if "is deleted at near" in each.getMessage()]) == 2
     with pytest.raises(NotFoundError, match="no save 1"):
-        near.answer(PartWritten(1, 0, 1, len(DATA), 1.0))
+        near.service.part_written(1, 0, 1, len(DATA), 1.0)
 
 
 def test_a_save_that_was_swept_is_not_swept_again(serve: Answering) -> None:
     serve.node.put(IDS, "a", DATA)
-    serve.answer(SaveLocated(1, "1"))
+    serve.service.save_located(1, "1")
     again = SaveIds("run", 1, "again", 0, 2, True)
     serve.node.put(again, "a", DATA)
 
@@ -98,7 +88,7 @@ def test_a_save_that_was_swept_is_not_swept_again(serve: Answering) -> None:
         for save in serve.context.remote_state.unfinished()
         if save.state is SaveState.SUPERSEDED
     ]
-    serve.answer(SaveSwept(superseded.number))
+    serve.service.save_swept(superseded.number)
 
     left = serve.context.remote_state.unfinished()
     assert superseded.number not in [save.number for save in left]
@@ -109,11 +99,11 @@ def test_a_part_that_a_replica_lost_is_written_there_again(node: Node, clock: Fa
     near = Answering(node, clock, RemoteState(node.store, "near"))
     node.put(IDS, "a", DATA)
     node.checkpoints.seal(IDS, 1)
-    near.answer(SaveLocated(1, "1"))
-    near.answer(PartWritten(1, 0, 1, len(DATA), 1.0))
+    near.service.save_located(1, "1")
+    near.service.part_written(1, 0, 1, len(DATA), 1.0)
     assert [part.uploaded for part in near.context.remote_state.parts(1)] == [True]
 
-    near.answer(SaveNotReady(1, TaskKind.PUBLISH, (1,)))
+    near.service.save_not_ready(1, TaskKind.PUBLISH, (1,))
 
     assert [part.uploaded for part in near.context.remote_state.parts(1)] == [False]
 
@@ -128,7 +118,7 @@ def test_a_part_that_waits_for_rank_0_is_released_by_a_replica_that_saw_it_seal(
     node.checkpoints.seal(ids, 1, follows=True)
     assert [part.final for part in near.context.remote_state.parts(1)] == [False]
 
-    near.answer(SaveFollowed(1))
+    near.service.save_followed(1)
 
     assert [part.final for part in near.context.remote_state.parts(1)] == [True]
 
@@ -146,7 +136,7 @@ def test_a_save_that_was_superseded_is_an_incident_unless_the_step_was_saved_aga
         serve.node.checkpoints.seal(again, 1)
 
     message = "save save of step 1 is superseded: the newer save again is published"
-    serve.answer(SaveEnded(1, SaveState.SUPERSEDED, message, 1.0))
+    serve.service.save_ended(1, SaveState.SUPERSEDED, message, 1.0)
 
     found = serve.node.store.read(saves.saves_of, "run", 1)
     assert found[0].state is SaveState.SUPERSEDED
@@ -158,10 +148,10 @@ def test_a_published_save_that_is_said_to_be_superseded_stays_so_and_is_not_aske
     serve: Answering, caplog: pytest.LogCaptureFixture
 ) -> None:
     serve.node.put(IDS, "a", DATA)
-    serve.answer(SaveEnded(1, SaveState.PUBLISHED, "", 1.0))
+    serve.service.save_ended(1, SaveState.PUBLISHED, "", 1.0)
     caplog.set_level(logging.INFO)
 
-    serve.answer(SaveEnded(1, SaveState.SUPERSEDED, "save other is published", 1.0))
+    serve.service.save_ended(1, SaveState.SUPERSEDED, "save other is published", 1.0)
 
     (save,) = serve.node.store.read(saves.saves_of, "run", 1)
     situation = serve.queue.situation(wants_room=False)

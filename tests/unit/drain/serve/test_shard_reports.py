@@ -6,16 +6,6 @@ import pytest
 from cachetier_client.bucket_format.stored import Codec, InPack, Stored
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.messages import (
-    FindDonor,
-    OpenShard,
-    PackVerified,
-    SaveLocated,
-    ShardDamaged,
-    ShardsLost,
-    ShardVerified,
-    UploadBegun,
-)
 from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import IntegrityError, NotFoundError
 from cachetier.local.catalog import copies
@@ -48,7 +38,7 @@ def verified(serve: Answering, name: str, stored: Stored | None = None) -> None:
     serve.node.put(IDS, name, DATA)
     shard = serve.shard(name)
     how = stored or Stored.raw(shard.content)
-    serve.answer(ShardVerified(shard.version, how, 1.0, {}))
+    serve.service.shard_verified(shard.version, how, 1.0, {})
 
 
 def described(serve: Answering) -> None:
@@ -56,10 +46,10 @@ def described(serve: Answering) -> None:
     serve.node.store.write(copies.record_part, serve.shard("a").save, 0, uploaded=True)
 
 
-def in_pack(serve: Answering, name: str, pack: str) -> PackVerified:
+def verified_in_pack(serve: Answering, name: str, pack: str) -> None:
     shard, size_bytes = serve.shard(name), len(DATA)
     members = {shard.version: InPack(pack, 0, size_bytes, shard.content.digest)}
-    return PackVerified(shard.save, members, size_bytes, 1.0)
+    serve.service.pack_verified(shard.save, members, size_bytes, 1.0)
 
 
 # --- opening ---------------------------------------------------------------------------------
@@ -69,7 +59,7 @@ def test_a_shard_that_is_clean_by_now_is_not_opened_to_be_sent_again(serve: Answ
     verified(serve, "a")
 
     with pytest.raises(NotFoundError, match="clean"):
-        serve.answer(OpenShard(serve.shard("a").version))
+        serve.service.open_shard(serve.shard("a").version)
 
 
 class EvictedMeanwhile(FaultyFiles):
@@ -96,7 +86,7 @@ def test_a_shard_that_is_evicted_while_a_replica_opens_it_is_not_called_damaged(
     node.store.files = EvictedMeanwhile(node)
 
     with pytest.raises(NotFoundError, match="no bytes here"):
-        near.answer(OpenShard(near.shard("a").version))
+        near.service.open_shard(near.shard("a").version)
 
     assert near.shard("a").state is ShardState.EVICTED
     assert near.incidents() == []
@@ -113,7 +103,7 @@ def test_damage_to_a_shard_that_is_durable_costs_its_local_bytes_and_nothing_els
     node.real_drain.drain_all()
     file_id = near.shard("a").file_id
 
-    near.answer(ShardDamaged(near.shard("a").version, "block 0 fails its digest"))
+    near.service.shard_damaged(near.shard("a").version, "block 0 fails its digest")
 
     assert near.shard("a").state is ShardState.EVICTED
     assert file_id not in {found for found, _ in node.store.files.all()}
@@ -128,9 +118,9 @@ def test_a_shard_that_a_reader_found_damaged_while_it_was_sent_stays_quarantined
 ) -> None:
     serve.node.put(IDS, "a", DATA)
     shard = serve.shard("a")
-    serve.answer(ShardDamaged(shard.version, "block 0 fails its digest"))
+    serve.service.shard_damaged(shard.version, "block 0 fails its digest")
 
-    serve.answer(ShardVerified(shard.version, Stored.raw(shard.content), 1.0, {}))
+    serve.service.shard_verified(shard.version, Stored.raw(shard.content), 1.0, {})
 
     assert serve.shard("a").state is ShardState.QUARANTINED
     assert (serve.shown()["quarantined"], serve.shown()["drained_shards"]) == (1, 0)
@@ -144,11 +134,11 @@ def test_a_lost_shard_is_stored_otherwise_while_no_document_says_how_it_was(
 ) -> None:
     verified(serve, "a")
     version = serve.shard("a").version
-    serve.answer(ShardsLost((version,)))
+    serve.service.shards_lost((version,))
 
-    serve.answer(UploadBegun(version, "upload", 1 << 20, Codec.ZSTD, 0))
-    assert serve.answer(OpenShard(version)).codec is Codec.ZSTD
-    serve.answer(in_pack(serve, "a", "pack-0-1"))
+    serve.service.upload_begun(version, "upload", 1 << 20, Codec.ZSTD, 0)
+    assert serve.service.open_shard(version).codec is Codec.ZSTD
+    verified_in_pack(serve, "a", "pack-0-1")
 
     assert serve.shard("a").state is ShardState.CLEAN
 
@@ -158,13 +148,13 @@ def test_a_lost_shard_is_not_begun_in_frames_where_a_document_calls_it_raw(
 ) -> None:
     verified(serve, "a")
     version = serve.shard("a").version
-    serve.answer(ShardsLost((version,)))
+    serve.service.shards_lost((version,))
     described(serve)
 
     with pytest.raises(IntegrityError, match="cannot be sent as it was stored"):
-        serve.answer(UploadBegun(version, "upload", 1 << 20, Codec.ZSTD, 0))
+        serve.service.upload_begun(version, "upload", 1 << 20, Codec.ZSTD, 0)
 
-    assert serve.answer(OpenShard(version)).upload_id is None
+    assert serve.service.open_shard(version).upload_id is None
     assert serve.shard("a").state is ShardState.DIRTY
 
 
@@ -175,18 +165,18 @@ def test_a_lost_shard_is_not_taken_as_verified_in_another_place_than_a_document_
     serve.node.put(IDS, "a", DATA)
     shard = serve.shard("a")
     if packed_before:
-        serve.answer(in_pack(serve, "a", "pack-0-1"))
+        verified_in_pack(serve, "a", "pack-0-1")
     else:
-        serve.answer(ShardVerified(shard.version, Stored.raw(shard.content), 1.0, {}))
-    serve.answer(ShardsLost((shard.version,)))
+        serve.service.shard_verified(shard.version, Stored.raw(shard.content), 1.0, {})
+    serve.service.shards_lost((shard.version,))
     described(serve)
 
     with pytest.raises(IntegrityError):
         if packed_before:
-            serve.answer(in_pack(serve, "a", "pack-0-2"))
+            verified_in_pack(serve, "a", "pack-0-2")
         else:
             frames = Stored(Codec.ZSTD, 10, 5)
-            serve.answer(ShardVerified(shard.version, frames, 1.0, {}))
+            serve.service.shard_verified(shard.version, frames, 1.0, {})
 
     assert serve.shard("a").state is ShardState.DIRTY
 
@@ -199,7 +189,7 @@ def test_clients_hear_once_of_a_shard_that_cannot_be_sent_as_it_was(serve: Answe
 
     for _ in range(2):
         with pytest.raises(IntegrityError):
-            serve.answer(UploadBegun(version, "upload", 1 << 20, Codec.ZSTD, 0))
+            serve.service.upload_begun(version, "upload", 1 << 20, Codec.ZSTD, 0)
 
     (incident,) = serve.incidents()
     assert incident.name == "a"
@@ -215,11 +205,11 @@ def test_a_shard_whose_place_at_the_remote_is_not_known_is_no_donor(
     node.put(IDS, "a", DATA)
     node.put(IDS, "b", DATA)
     shard = near.shard("a")
-    near.answer(ShardVerified(shard.version, Stored.raw(shard.content), 1.0, {}))
-    assert near.answer(FindDonor(near.shard("b").version)) is None
+    near.service.shard_verified(shard.version, Stored.raw(shard.content), 1.0, {})
+    assert near.service.find_donor(near.shard("b").version) is None
 
-    near.answer(SaveLocated(shard.save, "1"))
+    near.service.save_located(shard.save, "1")
 
-    donor = near.answer(FindDonor(near.shard("b").version))
+    donor = near.service.find_donor(near.shard("b").version)
     assert donor is not None
     assert (donor.location, donor.name) == ("1", "a")

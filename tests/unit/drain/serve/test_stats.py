@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from cachetier.drain.messages import ReportTraffic
 from cachetier.drain.serve.stats import CONFLICTS_SHOWN, DrainStats
 from cachetier.model.pace import PaceState
 from tests.fakes.fake_clock import FakeClock
 
 
-def traffic(bytes_per_second: float | None) -> ReportTraffic:
-    return ReportTraffic(0, 0, 0, PaceState(4, 0, None, None, bytes_per_second, 0))
+def traffic(stats: DrainStats, bytes_per_second: float | None) -> None:
+    stats.traffic(0, 0, 0, PaceState(4, 0, None, None, bytes_per_second, 0))
 
 
 def test_the_time_that_a_window_paused_the_drain_is_no_standstill(clock: FakeClock) -> None:
     stats = DrainStats("s3", clock)
     stats.progressed()
-    stats.report(traffic(0))
+    traffic(stats, 0)
     clock.advance(3600.0)
 
-    stats.report(traffic(None))
+    traffic(stats, None)
 
     assert stats.snapshot([]).remote.progressed_at == clock.now()
 
@@ -27,10 +26,10 @@ def test_a_pace_that_changes_while_nothing_is_paused_is_no_progress(clock: FakeC
     stats = DrainStats("s3", clock)
     stats.progressed()
     progressed_at = clock.now()
-    stats.report(traffic(1000.0))
+    traffic(stats, 1000.0)
     clock.advance(3600.0)
 
-    stats.report(traffic(None))
+    traffic(stats, None)
 
     assert stats.snapshot([]).remote.progressed_at == progressed_at
 

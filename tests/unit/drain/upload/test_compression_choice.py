@@ -11,7 +11,6 @@ from cachetier_client.bucket_format.uploads import PART_BYTES, UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 
 from cachetier.codec.frames import FrameDecoder
-from cachetier.drain.messages import ReportCompression
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import RUNS_KEPT, CompressionLog
 from cachetier.drain.upload.compression_model import CompressionSample, Link, Means, judge
@@ -132,7 +131,7 @@ def test_auto_compresses_for_a_slow_link_and_not_for_a_fast_one(
     assert world.codec("auto", half()[:size_bytes], 4) is codec
     news = world.decisions.news()
     assert news is not None
-    assert news.runs["run"].compress is (codec is Codec.ZSTD)
+    assert news[1]["run"].compress is (codec is Codec.ZSTD)
 
 
 def test_plain_bytes_need_more_than_a_hope(world: World) -> None:
@@ -156,7 +155,7 @@ def test_a_link_that_slows_down_during_an_upload_is_followed(world: World) -> No
     assert max(compressed) < 0.7 * BLOCK_BYTES
     news = world.decisions.news()
     assert news is not None
-    assert news.blocks == {"compressed": 2, "stored": 2}
+    assert news[0] == {"compressed": 2, "stored": 2}
 
 
 def test_what_is_stored_is_sampled_now_and_then(world: World) -> None:
@@ -177,7 +176,7 @@ def test_what_is_stored_is_sampled_now_and_then(world: World) -> None:
         frame = encoding.submit(Memory(data), len(data), 0).result()
     news = world.decisions.news()
     assert news is not None
-    assert news.runs["run"].ratio > 0.2
+    assert news[1]["run"].ratio > 0.2
     assert len(frame) >= BLOCK_BYTES
 
 
@@ -271,8 +270,8 @@ def test_only_what_is_new_is_told_and_of_few_runs() -> None:
         decisions.count(compressed=number % 2 == 0)
     news = decisions.news()
     assert news is not None
-    decided.hear(news)
-    decided.hear(ReportCompression({"compressed": 1, "stored": 0}, {"run-9": verdict}))
+    decided.hear(*news)
+    decided.hear({"compressed": 1, "stored": 0}, {"run-9": verdict})
 
     shown = decided.as_json()
     assert decisions.news() is None

@@ -7,14 +7,10 @@ from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame
 from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
+from cachetier_client.transport.wire import Frame
 
-from cachetier.drain.messages import (
-    DonorShard,
-    FindDonor,
-    ReportCopies,
-    decode_reply,
-    encode_reply,
-)
+from cachetier.drain.channel import METHODS, encode_reply
+from cachetier.drain.messages import DonorShard
 from cachetier.drain.upload.server_copies import (
     REFUSED_SECONDS,
     Copies,
@@ -156,17 +152,17 @@ def test_switched_off_nothing_is_looked_for(store: FaultyObjectStore, clock: Fak
     copies = Copies(store, clock, enabled=False)
 
     assert copies.find(target_of(), lambda: offer) is None
-    assert copies.news() == ReportCopies("off", 0)
+    assert copies.news() == ("off", 0)
 
 
 def test_news_are_told_once(copies: Copies) -> None:
-    assert copies.news() == ReportCopies("on", 0)
+    assert copies.news() == ("on", 0)
     copies.copied(3)
     copies.copied(4)
-    assert copies.news() == ReportCopies("on", 7)
+    assert copies.news() == ("on", 7)
     assert copies.news() is None
     copies.refused(CopiesRefusedError("no"))
-    assert copies.news() == ReportCopies("refused", 0)
+    assert copies.news() == ("refused", 0)
 
 
 def test_an_offer_crosses_the_channel_with_its_frames() -> None:
@@ -176,7 +172,7 @@ def test_an_offer_crosses_the_channel_with_its_frames() -> None:
     body, descriptor = encode_reply(found)
     assert descriptor is None
 
-    arrived = decode_reply(FindDonor, body)
+    arrived = METHODS["find_donor"].result(Frame({}, bytearray(body)))
     assert arrived is not None
     offer = Offer.of(arrived, Layout("ckpt"))
 

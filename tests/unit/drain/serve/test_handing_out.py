@@ -1,11 +1,10 @@
-"""What the dispatcher hands out, and what it makes of failures."""
+"""What ``serve`` hands out to a drain, and what it makes of failures."""
 
 from __future__ import annotations
 
 import pytest
 from cachetier_client.identity.names import SaveIds
 
-from cachetier.drain.messages import FailTask, NextWork, SaveLocated
 from cachetier.drain.schedule.queue_state import Fairness, QueueState
 from cachetier.drain.schedule.tasks import CONFLICT, Task
 from cachetier.local.catalog import saves
@@ -38,12 +37,12 @@ def located(serve: Answering, *found: SaveIds) -> None:
             serve.node.put(ids, name, DATA)
         save = store.read(saves.save_named, ids.run, ids.step, ids.save_id)
         assert save is not None
-        serve.answer(SaveLocated(save.number, str(ids.step)))
+        serve.service.save_located(save.number, str(ids.step))
     serve.queue.hurry(None, None)
 
 
 def handed_out(serve: Answering) -> list[tuple[int, str]]:
-    tasks: tuple[Task, ...] = serve.answer(NextWork(10)).tasks
+    tasks: tuple[Task, ...] = serve.service.next_work(10).tasks
     return [(task.claimant.step, task.name) for task in tasks]
 
 
@@ -80,10 +79,10 @@ def test_a_failure_of_a_drain_that_is_gone_puts_nothing_off(
 ) -> None:
     serve = Answering(node, clock)
     located(serve, IDS)
-    first = serve.answer(NextWork(1)).tasks[0]
+    first = serve.service.next_work(1).tasks[0]
     serve.queue.forget_tasks()
 
-    serve.answer(FailTask(first.number, code, "too late", 1.0))
+    serve.service.fail_task(first.number, code, "too late", 1.0)
 
     assert handed_out(serve) == [(1, "a"), (1, "b")]
     assert (serve.shown()["failures"], serve.shown()["conflicts"]) == (0, [])
@@ -96,7 +95,7 @@ def test_a_busy_drain_hears_how_to_go_on_without_a_look_at_the_catalog(
     located(serve, IDS)
     serve.queue.rate_limit = 5e6
 
-    busy, free = serve.answer(NextWork(0)), serve.answer(NextWork(1))
+    busy, free = serve.service.next_work(0), serve.service.next_work(1)
 
     assert (busy.tasks, busy.hurried, busy.rate_limit) == ((), True, 5e6)
     assert (len(free.tasks), free.rate_limit) == (1, 5e6)
@@ -106,8 +105,8 @@ def test_a_busy_drain_hears_that_a_put_waits_for_room(
     node: Node, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve = Answering(node, clock)
-    assert not serve.answer(NextWork(0)).hurried
+    assert not serve.service.next_work(0).hurried
 
     monkeypatch.setattr(type(node.store.space), "wanted_bytes", 1)
 
-    assert serve.answer(NextWork(0)).hurried
+    assert serve.service.next_work(0).hurried
