@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cachetier_client.identity.remote_url import oddity_of
 from cachetier_client.units import shown_size
 
 from cachetier.cli import options
@@ -21,6 +20,7 @@ from cachetier.config.settings import SETTINGS, Settings, sourced
 from cachetier.config.sources import DEFAULT
 from cachetier.config.types import Secret, plain
 from cachetier.model.bandwidth import parsed_rate
+from cachetier.remote.scheme import scheme_of
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Sourced
@@ -107,15 +107,11 @@ def _warnings(found: Sourced) -> list[str]:
     """Return what is right, but may not be meant: names, rates in bits, and shares."""
     settings = found.settings
     assert settings is not None
-    places = [("`remote`", settings.bucket)]
-    places += [(f"replica {name}", each.bucket) for name, each in settings.replicas.items()]
-    odd = [(what, bucket, oddity_of(bucket)) for what, bucket in places]
     return [
         *(
-            f"Warning: {what}: no bucket can be made under the name {bucket}: {why}. Old buckets "
-            "and other stores may have one: `cachetier doctor` asks."
-            for what, bucket, why in odd
-            if why is not None
+            f"Warning: {each.called}: {oddity}"
+            for each in settings.remotes
+            if (oddity := scheme_of(each).oddity(each)) is not None
         ),
         *(
             f"Note: `{name}` = {toml_of(plain(getattr(settings, name)))} is {meant}."

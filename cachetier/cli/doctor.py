@@ -77,7 +77,6 @@ def doctor(
 
 
 def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: bool) -> Subject:
-    from cachetier.config.remotes import all_remotes
     from cachetier.cpus import default_threads
     from cachetier.doctor.subject import Subject
 
@@ -89,7 +88,7 @@ def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
         socket_mode=settings.socket_permissions,
         allowed_uids=settings.allowed_uids.union(*(each.uid for each in settings.principal)),
         allow_volatile=settings.allow_volatile,
-        remotes=all_remotes(settings),
+        remotes=settings.remotes,
         drain_threads=settings.drain_threads or default_threads(),
         block_copies=settings.block_copies,
         tls=settings.tls_files,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,27 +138,25 @@ def _watched(
 
 def _remotes(settings: Settings) -> list[Remote]:
     """Open the remotes of the settings, the durable one first."""
-    from cachetier.config.remotes import all_remotes
     from cachetier.remote.bucket import Remote
     from cachetier.remote.factory import open_remote
 
-    all_of_them = all_remotes(settings)
-    return [Remote(each.name, open_remote(each)) for each in all_of_them]
+    return [Remote(each.name, open_remote(each)) for each in settings.remotes]
 
 
 def _mounts(settings: Settings) -> MountBuckets:
     """Open the buckets of the mounts when they are asked first."""
-    from cachetier.config.remotes import remote_settings
     from cachetier.remote.bucket import Bucket
-    from cachetier.remote.factory import open_remote, server_of
+    from cachetier.remote.factory import open_remote
     from cachetier.remote.mounted import MountBuckets
+    from cachetier.remote.scheme import scheme_of
     from cachetier.remote.store_clock import StoreClock
 
-    durable, store_clock = remote_settings(settings), StoreClock()
-    server = server_of(durable, store_clock)
+    durable, store_clock = settings.durable, StoreClock()
+    server = scheme_of(durable).server(durable, store_clock)
 
     def opened(name: str) -> Bucket:
-        return open_remote(replace(durable, bucket=name, prefix=""), server=server)
+        return open_remote(durable.beside(name), server=server)
 
     return MountBuckets(settings.s3_mounts, opened, store_clock)
 

@@ -24,6 +24,7 @@ from cachetier.cli.output import (
 )
 from cachetier.cli.types import COUNT, REPLICA, SIZE, Word
 from cachetier.config.settings import load
+from cachetier.remote.scheme import scheme_of
 
 if TYPE_CHECKING:
     from cachetier.config.settings import Settings
@@ -183,11 +184,10 @@ def _measured(bench: ObjectBench) -> Measured:
 
 
 def _which(settings: Settings, replica: str | None) -> RemoteSettings:
-    from cachetier.config.remotes import remote_settings, replica_settings
-
+    durable, *replicas = settings.remotes
     if replica is None:
-        return remote_settings(settings)
-    known = {each.name: each for each in replica_settings(settings)}
+        return durable
+    known = {each.name: each for each in replicas}
     if replica not in known:
         there_are = f"There are: {', '.join(known)}." if known else "The settings have none at all."
         refuse(f"there is no replica {replica!r}", there_are)
@@ -214,7 +214,7 @@ def _print_remote(
     which: RemoteSettings, measured: Measured, advice: Advice, left_behind: list[str]
 ) -> None:
     shown = console()
-    shown.print(f"{which.url} at {which.endpoint or 'AWS'}\n")
+    shown.print(f"{scheme_of(which).shown(which)}\n")
     small = (
         (request, shown_time(each.p50_seconds), shown_time(each.p99_seconds), str(each.count))
         for request, each in measured.latencies.items()

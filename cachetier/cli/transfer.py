@@ -222,14 +222,13 @@ def _objects_of(source: str, endpoint: str | None) -> list[SourceFile]:
     """Return the objects under a prefix, or the one of that key."""
     from cachetier_client.errors import RemoteError
 
-    from cachetier.config.remotes import remote_settings
     from cachetier.config.settings import load
     from cachetier.doctor.refusals import reason_of
     from cachetier.remote.factory import open_remote
 
     remote_of(source)  # here nobody gave it by --remote
     flags = {"remote": source, "remote_endpoint": endpoint, "cache_dir": _NOWHERE}
-    where = remote_settings(load(flags))
+    where = load(flags).durable
     store = open_remote(where).objects
     prefix = f"{where.prefix}/" if where.prefix else ""
     try:

@@ -6,9 +6,8 @@ Source: docs/s3.md, "Mounts".
 from __future__ import annotations
 
 import ipaddress
-import os
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -16,15 +15,14 @@ from cachetier_client.errors import InvalidNameError
 from cachetier_client.identity.names import GENERATION_MARK, RESERVED_SEGMENT, checked_run
 
 from cachetier.config.fields import record, records, required, setting
-from cachetier.config.replicas import place_of
 from cachetier.config.types import TEXT, checked, listed, one_of, span
 from cachetier.model.levels import Level
 from cachetier.model.objects import DEFAULT_MARKERS, Mode, Mount, Order
 from cachetier.parsers import is_loopback, remote_of
+from cachetier.remote.scheme import scheme_of
+from cachetier.remote.settings import RemoteSettings
 
 PREFIX_LIMIT_BYTES = 512  # leaves keys as much again
-# Where botocore takes an endpoint from that nobody set, the first one first.
-ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 _PORTS = {"http": 80, "https": 443}
 
@@ -99,49 +97,44 @@ _ONE = record(MountSettings, "`name` or `bucket` is not set: give each mount bot
 MOUNTS = records(_ONE, "mounts", "s3_mount")
 
 
-def check_mounts(mounts: Sequence[Mount], remotes: Mapping[str, tuple[str, str | None]]) -> None:
+def check_mounts(mounts: Sequence[Mount], remotes: Sequence[RemoteSettings]) -> None:
     """Refuse mounts whose keys another mount has as well, or the checkpoints of a remote.
 
     Args:
-        mounts: At the server of the first of ``remotes``.
-        remotes: URL and endpoint by what an error calls them; the durable one is first.
+        mounts: At the server of the first of ``remotes``, which is the durable one.
+        remotes: All.
 
     Raises:
         ValueError: Says which two.
     """
-    places = {what: place_of(*each) for what, each in remotes.items()}
-    server = next(iter(places.values()))[2]
-    taken = [
-        (what, bucket, f"{prefix}/" if prefix else "")
-        for what, (bucket, prefix, there) in places.items()
-        if there == server
-    ]
+    taken = [(each.called, scheme_of(each).identity(each)) for each in remotes]
     for mount in mounts:
-        for what, bucket, prefix in taken:
-            overlap = mount.prefix.startswith(prefix) or prefix.startswith(mount.prefix)
-            if bucket == mount.bucket and overlap:
+        at = remotes[0].beside(mount.bucket, mount.prefix)
+        *bucket, prefix = own = scheme_of(at).identity(at)
+        url = f"{at.scheme}://{bucket[1]}"
+        for what, (*other_bucket, other) in taken:
+            if bucket == other_bucket and (prefix.startswith(other) or other.startswith(prefix)):
                 raise ValueError(
-                    f"mount {mount.name} (s3://{mount.bucket}/{mount.prefix}) and {what} "
-                    f"(s3://{bucket}/{prefix}) have keys in common: give each a prefix of its own"
+                    f"mount {mount.name} ({url}/{prefix}) and {what} ({url}/{other}) have keys in "
+                    "common: give each a prefix of its own"
                 )
-        taken.append((f"mount {mount.name}", mount.bucket, mount.prefix))
+        taken.append((f"mount {mount.name}", own))
 
 
 def check_own_door(
-    what: str, endpoint: str | None, address: tuple[str, int], hosts: Collection[str]
+    what: str, found: tuple[str, str] | None, address: tuple[str, int], hosts: Collection[str]
 ) -> None:
     """Refuse a remote that would be our own S3 door.
 
     Args:
         what: The remote, as an error calls it.
-        endpoint: Of the remote; None where a variable may name one.
+        found: What names the endpoint of its calls, and its URL; None if nothing does.
         address: Of the door.
         hosts: By which it is called as well.
 
     Raises:
         ValueError: Says what leads there.
     """
-    found = configured_by_variable() if endpoint is None else ("the endpoint ", endpoint)
     if found is None or not _leads_to(found[1], address, hosts):
         return
     raise ValueError(
@@ -149,12 +142,6 @@ def check_own_door(
         "back here: give the service the endpoint of the bucket itself, as `remote_endpoint`, or "
         "take that away for it"
     )
-
-
-def configured_by_variable() -> tuple[str, str] | None:
-    """Return the variable that names the endpoint, with an equals sign, and what it says."""
-    named = next((each for each in ENDPOINT_VARIABLES if os.environ.get(each)), None)
-    return None if named is None else (f"{named}=", os.environ[named])
 
 
 def _leads_to(url: str, address: tuple[str, int], hosts: Collection[str]) -> bool:

@@ -6,17 +6,17 @@ Source: docs/remotes.md.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import urlsplit
 
 from cachetier_client.bucket_format.at_rest import BUCKETS_OWN, ENCRYPTIONS, AtRest
 
 from cachetier.config.fields import record, required, setting
 from cachetier.config.types import COMPRESSION, FLAG, REMOTE, TEXT, URL, one_of, optional, table
 from cachetier.model.names import DURABLE
-from cachetier.parsers import remote_of
-from cachetier.remote.settings import AddressingStyle
+from cachetier.remote.scheme import scheme_of
+from cachetier.remote.settings import AddressingStyle, RemoteSettings
 
 ENCRYPTION = one_of(*ENCRYPTIONS)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
@@ -49,60 +49,33 @@ class ReplicaSettings:
         optional(TEXT), None, "The AWS profile whose credentials it takes."
     )
 
-    @property
-    def at_rest(self) -> AtRest:
-        return AtRest.checked(vars(self))
-
     def __post_init__(self) -> None:
-        self.at_rest  # noqa: B018 - raises ValueError
-
-    @property
-    def bucket(self) -> str:
-        return remote_of(self.remote)[0]
-
-    @property
-    def prefix(self) -> str:
-        return remote_of(self.remote)[1]
+        AtRest.checked(vars(self))
 
 
 REPLICAS = table(record(ReplicaSettings, "`remote` is not set: give it as 's3://bucket/prefix'"))
 
 
-def checked_replicas(
-    replicas: dict[str, ReplicaSettings], durable: tuple[str, str | None]
-) -> dict[str, ReplicaSettings]:
-    """Return ``replicas`` if their names can be told apart everywhere, and so can their places.
+def check_remotes(remotes: Sequence[RemoteSettings]) -> None:
+    """Refuse remotes that cannot be told apart: by their names everywhere, or by their places.
 
     Args:
-        replicas: By name.
-        durable: The durable remote and its endpoint; a copy on top of it would be none.
+        remotes: The durable one first; a copy on top of it would be none.
 
     Raises:
         ValueError: Says what is wrong.
     """
-    places = {place_of(*durable): "`remote`"}
-    for name, replica in replicas.items():
-        if not _NAME.fullmatch(name) or name == DURABLE:
+    places: dict[tuple[str, str, str], str] = {}
+    for remote in remotes:
+        name = remote.name
+        if places and (not _NAME.fullmatch(name) or name == DURABLE):
             raise ValueError(
                 f"{name!r} cannot be the name of a replica: a lower-case letter first, then up to "
                 f"30 of a-z 0-9 -, and not {DURABLE!r}"
             )
-        place = place_of(replica.remote, replica.endpoint)
+        place = scheme_of(remote).identity(remote)
         if place in places:
             raise ValueError(
                 f"{name} is the same place as {places[place]}: a second copy there is none"
             )
-        places[place] = f"replica {name}"
-    return replicas
-
-
-def place_of(remote: str, endpoint: str | None) -> tuple[str, str, str]:
-    """Return bucket, prefix and server of a remote, each in the one way to write it."""
-    return (*remote_of(remote), _server(endpoint) if endpoint else "")
-
-
-def _server(endpoint: str) -> str:
-    """Return ``endpoint`` in the one way to write it."""
-    parts = urlsplit(endpoint)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    return f"{parts.scheme}://{parts.hostname}:{port}{parts.path.rstrip('/')}"
+        places[place] = remote.called

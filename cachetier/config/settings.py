@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cachetier_client.bucket_format.at_rest import BUCKETS_OWN, AtRest
+from cachetier_client.bucket_format.at_rest import BUCKETS_OWN
 
 from cachetier.access.tokens import TOKENS_FILE
 from cachetier.config.fields import declared, read_values, required, setting
 from cachetier.config.mounts import MOUNTS, MountSettings, check_mounts, check_own_door
 from cachetier.config.principals import PRINCIPALS, PrincipalSettings
-from cachetier.config.replicas import ENCRYPTION, REPLICAS, ReplicaSettings, checked_replicas
+from cachetier.config.replicas import ENCRYPTION, REPLICAS, ReplicaSettings, check_remotes
 from cachetier.config.sources import (
     SettingsFile,
     config_file,
@@ -63,9 +63,11 @@ from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.model.compression import WANTED, Rules
 from cachetier.model.keep import Keep
+from cachetier.model.names import DURABLE
 from cachetier.model.objects import Mount
-from cachetier.parsers import address_of, capacity_of, host_of, remote_of, why_not_open
-from cachetier.remote.settings import AddressingStyle
+from cachetier.parsers import address_of, capacity_of, host_of, why_not_open
+from cachetier.remote.scheme import scheme_of
+from cachetier.remote.settings import AddressingStyle, RemoteSettings
 from cachetier.tls import TlsFiles
 
 SOCKET_NAME = "cachetier.sock"
@@ -386,18 +388,15 @@ class Settings:
         return TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
 
     @property
-    def bucket(self) -> str:
-        return remote_of(self.remote)[0]
+    def durable(self) -> RemoteSettings:
+        own = {name.removeprefix("remote_"): value for name, value in vars(self).items()}
+        return RemoteSettings.of(DURABLE, own)
 
     @property
-    def prefix(self) -> str:
-        return remote_of(self.remote)[1]
-
-    @property
-    def at_rest(self) -> AtRest:
-        """How the durable remote keeps objects."""
-        names = "encryption", "kms_key", "kms_context", "storage_class"
-        return AtRest.checked({name: getattr(self, f"remote_{name}") for name in names})
+    def remotes(self) -> list[RemoteSettings]:
+        """The durable remote, then the replicas in the order of the settings: of nearness."""
+        replicas = self.replicas.items()
+        return [self.durable, *(RemoteSettings.of(name, vars(each)) for name, each in replicas)]
 
     @property
     def rules(self) -> Rules:
@@ -416,8 +415,7 @@ class Settings:
     # --- checks --------------------------------------------------------------------------------
 
     def __post_init__(self) -> None:
-        checked_replicas(self.replicas, (self.remote, self.remote_endpoint))
-        self.at_rest  # noqa: B018 - raises ValueError
+        check_remotes(self.remotes)
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise ValueError("set both of `tls_certificate` and `tls_key`, or none")
         if self.tls_client_ca is not None and self.tls_files is None:
@@ -436,17 +434,14 @@ class Settings:
         self._check_sockets()
 
     def _check_s3(self) -> None:
-        remotes = {"`remote`": (self.remote, self.remote_endpoint)}
-        remotes |= {
-            f"replica {name}": (each.remote, each.endpoint) for name, each in self.replicas.items()
-        }
-        check_mounts(self.s3_mounts, remotes)
+        check_mounts(self.s3_mounts, self.remotes)
         if self.s3_address is None:
             return
         if not self.s3_mount:
             raise ValueError("the S3 door (`s3`) has nothing to offer: add an [[s3_mount]]")
-        for what, (_, endpoint) in remotes.items():
-            check_own_door(what, endpoint, self.s3_address, self.s3_hosts)
+        for each in self.remotes:
+            endpoint = scheme_of(each).endpoint(each)
+            check_own_door(each.called, endpoint, self.s3_address, self.s3_hosts)
 
     def _check_sockets(self) -> None:
         own = [each.socket for each in self.principal if each.socket]

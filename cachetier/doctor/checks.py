@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
-from cachetier.doctor import dialect, disk, node, remote
+from cachetier.doctor import disk, node, remote, s3
 from cachetier.doctor.findings import CheckResult, State, skipped, warn
 from cachetier.doctor.probe import NotTriedError, Probe
 from cachetier.doctor.refusals import judge_refusal
@@ -30,11 +30,15 @@ class NodeCheck:
 
 @dataclass(frozen=True, slots=True)
 class RemoteCheck:
-    """A check of each remote; ``right`` is what IAM calls the permission it needs."""
+    """A check of each remote, or of each of one ``scheme`` alone.
+
+    ``right`` is what IAM calls the permission it needs.
+    """
 
     name: str
     run: OfRemote
     right: str = ""
+    scheme: str | None = None
 
 
 NODE_CHECKS = (
@@ -59,40 +63,40 @@ NODE_CHECKS = (
     NodeCheck("quota", "disk", disk.check_quota),
 )
 REMOTE_CHECKS = (
-    RemoteCheck("credentials", remote.check_credentials),
-    RemoteCheck("addressing", dialect.check_addressing),
+    RemoteCheck("credentials", s3.check_credentials, scheme="s3"),
+    RemoteCheck("addressing", s3.check_addressing, scheme="s3"),
     RemoteCheck("reach", remote.check_reach, "s3:ListBucket"),
-    RemoteCheck("clock", remote.check_clock, "s3:ListBucket"),
+    RemoteCheck("clock", s3.check_clock, "s3:ListBucket", scheme="s3"),
     RemoteCheck("put", remote.check_put, "s3:PutObject"),
     RemoteCheck("read", remote.check_read, "s3:GetObject"),
-    RemoteCheck("at-rest", remote.check_at_rest, "s3:GetObject"),
+    RemoteCheck("at-rest", s3.check_at_rest, "s3:GetObject", scheme="s3"),
     RemoteCheck("list", remote.check_list, "s3:ListBucket"),
-    RemoteCheck("metadata", dialect.check_metadata, "s3:GetObject"),
-    RemoteCheck("missing", dialect.check_missing, "s3:GetObject"),
-    RemoteCheck("keys", dialect.check_keys, "s3:PutObject"),
-    RemoteCheck("order", dialect.check_order, "s3:ListBucket"),
-    RemoteCheck("lengths", dialect.check_lengths, "s3:GetObject"),
-    RemoteCheck("body-limit", dialect.check_body_limit),
-    RemoteCheck("buffering", dialect.check_buffering),
-    RemoteCheck("expect", dialect.check_expect),
-    RemoteCheck("connections", dialect.check_connections),
+    RemoteCheck("metadata", remote.check_metadata, "s3:GetObject"),
+    RemoteCheck("missing", remote.check_missing, "s3:GetObject"),
+    RemoteCheck("keys", remote.check_keys, "s3:PutObject"),
+    RemoteCheck("order", s3.check_order, "s3:ListBucket", scheme="s3"),
+    RemoteCheck("lengths", s3.check_lengths, "s3:GetObject", scheme="s3"),
+    RemoteCheck("body-limit", s3.check_body_limit, scheme="s3"),
+    RemoteCheck("buffering", s3.check_buffering, scheme="s3"),
+    RemoteCheck("expect", s3.check_expect, scheme="s3"),
+    RemoteCheck("connections", s3.check_connections, scheme="s3"),
     RemoteCheck("conditional", remote.check_conditional, "s3:PutObject"),
     RemoteCheck("checksum", remote.check_checksum, "s3:PutObject"),
     RemoteCheck("multipart", remote.check_multipart, "s3:PutObject"),
     RemoteCheck("copy", remote.check_copy, "s3:PutObject"),
     RemoteCheck("abort", remote.check_abort, "s3:AbortMultipartUpload"),
     RemoteCheck("delete", remote.check_delete, "s3:DeleteObject"),
-    RemoteCheck("lifecycle", remote.check_lifecycle, "s3:GetLifecycleConfiguration"),
-    RemoteCheck("versioning", remote.check_versioning, "s3:GetBucketVersioning"),
+    RemoteCheck("lifecycle", s3.check_lifecycle, "s3:GetLifecycleConfiguration", scheme="s3"),
+    RemoteCheck("versioning", s3.check_versioning, "s3:GetBucketVersioning", scheme="s3"),
 )
 # Without one of these nothing else can be said of a remote.
 FIRST = frozenset({"credentials", "addressing", "reach"})
 # No waiting mends what these find, and nothing would become durable.
 LASTING = (
-    dialect.check_metadata,
-    dialect.check_missing,
-    dialect.check_keys,
-    dialect.check_body_limit,
+    remote.check_metadata,
+    remote.check_missing,
+    remote.check_keys,
+    s3.check_body_limit,
     remote.check_conditional,
 )
 GROUPS = ("node", "disk", "remote")
@@ -139,8 +143,9 @@ def lasting_fault(settings: RemoteSettings) -> CheckResult | None:
     A call that fails is no such difference.
     """
     probe = Probe(settings)
+    known = {check.run for check in _checks_of(settings)}
     try:
-        for check in LASTING:
+        for check in (each for each in LASTING if each in known):
             with suppress(NotTriedError, CachetierError):
                 finding = check(probe)
                 if finding.state is State.FAIL:
@@ -150,10 +155,14 @@ def lasting_fault(settings: RemoteSettings) -> CheckResult | None:
     return None
 
 
+def _checks_of(settings: RemoteSettings) -> list[RemoteCheck]:
+    return [each for each in REMOTE_CHECKS if each.scheme in (None, settings.scheme)]
+
+
 def _examined(probe: Probe, subject: Subject, names: Collection[str]) -> Generator[CheckResult]:
     """Run the checks of one remote and clean up, whatever happens."""
     try:
-        for check in REMOTE_CHECKS:
+        for check in _checks_of(probe.settings):
             if check.name in FIRST or (check.name in names and not probe.refused):
                 finding = _checked(check, probe, subject)
                 if check.name in FIRST and finding.state is State.FAIL and not probe.refused:

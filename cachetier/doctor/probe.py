@@ -7,7 +7,6 @@ import os
 import secrets
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES
 from cachetier_client.bucket_format.uploads import SAVE_KEY, ObjectInfo
@@ -17,10 +16,8 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import RemoteError
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.call_policy import DOCTOR, CallPolicy, Retries
+from cachetier.remote.scheme import Inquiry, scheme_of
 from cachetier.remote.settings import RemoteSettings
-
-if TYPE_CHECKING:
-    from cachetier.remote.s3.inquiry import Inquiry
 
 TIMEOUTS = (5.0, 15.0)
 METADATA = {SAVE_KEY: "kept"}  # nothing becomes durable without
@@ -54,11 +51,7 @@ class Probe:
 
     @cached_property
     def inquiry(self) -> Inquiry:
-        from cachetier.remote.s3.inquiry import (
-            Inquiry,  # with botocore: not before the disk's checks
-        )
-
-        return Inquiry(self.settings)
+        return scheme_of(self.settings).inquire(self.settings)
 
     @property
     def store(self) -> ObjectStore:

@@ -1,4 +1,4 @@
-"""The checks of one remote: do what the service does, then judge what came of it.
+"""The checks of a remote of any kind: do what the service does, then judge what came of it.
 
 ``check_*`` let errors of the store out; whoever runs them names the right that was missing.
 ``judge_*`` are pure functions from what the calls did to a ``CheckResult``.
@@ -7,17 +7,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
 
-from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
+from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.io.digests import digest_of
 from cachetier_client.s3_errors import GENERAL_REFUSALS
-from cachetier_client.units import shown_span, shown_time
+from cachetier_client.units import shown_time
 
-from cachetier.doctor.dialect import judge_metadata
-from cachetier.doctor.findings import CheckResult, State, fail, ok, skipped, warn
-from cachetier.doctor.probe import NotTriedError, Probe
+from cachetier.doctor.findings import CheckResult, State, fail, ok, warn
+from cachetier.doctor.probe import METADATA, NotTriedError, Probe
+from cachetier.doctor.refusals import judge_refusal
 from cachetier.doctor.subject import Subject
 from cachetier.errors import (
     CopiesRefusedError,
@@ -30,12 +29,12 @@ from cachetier.errors import (
     TransientError,
 )
 from cachetier.remote.base import IF_ABSENT, Condition, CopyRange, ObjectStore, if_match
+from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
 
-if TYPE_CHECKING:
-    from cachetier.remote.s3.boto_client import FoundCredentials
-
 _ANOTHER_STORE = "Use another store, or a newer release of this one: it does not do what S3 does."
+KEYS = {"+": "a+b", "=": "a=b", "@": "a@b"}
+KEYS_OF_OTHERS = {"//": "a//b", "%2F": "a%2Fb", "a space": "a b", "é": "é"}
 _DENIED = frozenset({"AccessDenied", "403", "Forbidden"})
 
 
@@ -44,16 +43,6 @@ def check_reach(probe: Probe, _subject: Subject) -> CheckResult:
     probe.inquiry.look(probe.settings.prefix)
     seconds = time.perf_counter() - began
     return judge_reach(probe.settings, probe.inquiry.server, seconds)
-
-
-def check_credentials(probe: Probe, _subject: Subject) -> CheckResult:
-    return judge_credentials(probe.inquiry.credentials(), time.time())
-
-
-def check_clock(probe: Probe, _subject: Subject) -> CheckResult:
-    if probe.inquiry.clock_ahead_seconds is None:
-        probe.inquiry.look(probe.settings.prefix)
-    return judge_clock(probe.inquiry.clock_ahead_seconds)
 
 
 def check_put(probe: Probe, _subject: Subject) -> CheckResult:
@@ -79,11 +68,6 @@ def _is_for_the_key(probe: Probe, error: RemoteRefusedError) -> bool:
     return True
 
 
-def check_at_rest(probe: Probe, _subject: Subject) -> CheckResult:
-    found = probe.inquiry.at_rest(probe.needed_object().key)
-    return judge_at_rest(probe.settings.at_rest, found)
-
-
 def check_read(probe: Probe, _subject: Subject) -> CheckResult:
     stored = probe.needed_object()
     info = probe.store.head(stored.key)
@@ -101,6 +85,52 @@ def check_list(probe: Probe, _subject: Subject) -> CheckResult:
     if key not in probe.store.list(probe.folder).keys:
         return fail("an object that was just put is not listed", _ANOTHER_STORE)
     return ok("what was put is listed")
+
+
+def check_metadata(probe: Probe, _subject: object = None) -> CheckResult:
+    return judge_metadata(probe.store.head(probe.needed_object().key))
+
+
+def judge_metadata(info: ObjectInfo | None) -> CheckResult:
+    """Say whether the store has kept the metadata of an object of ours."""
+    if info is None or not METADATA.items() <= info.metadata.items():
+        fix = "Have the proxy pass on headers (x-amz-meta-*), or use another gateway."
+        return fail("user metadata is dropped: nothing would become durable", fix)
+    return ok("user metadata is kept")
+
+
+def check_missing(probe: Probe, _subject: object = None) -> CheckResult:
+    probe.store.head(probe.needed_object().key)
+    try:
+        probe.store.head(f"{probe.folder}missing")
+    except RemoteRefusedError as error:
+        return judge_refusal(error, probe.settings, "s3:ListBucket")
+    return ok("HEAD of what is missing is 404")
+
+
+def check_keys(probe: Probe, _subject: object = None) -> CheckResult:
+    probe.needed_object()
+    ours = [name for name, part in KEYS.items() if not _comes_back(probe, part)]
+    others = [name for name, part in KEYS_OF_OTHERS.items() if not _comes_back(probe, part)]
+    if not ours + others:
+        return ok("odd signs in keys come through")
+    fix = "Have the proxy pass on paths as they come: nginx `proxy_pass` without a path."
+    measured = f"keys are refused or changed with {', '.join(ours + others)}"
+    if ours:
+        return fail(measured, fix)
+    return warn(f"{measured}: only clients of the S3 door have any", fix)
+
+
+def _comes_back(probe: Probe, name: str) -> bool:
+    """Return whether an object is where it was put, and is listed there."""
+    key, body = probe.key(name), name.encode()
+    try:
+        probe.store.put(key, body, digest=digest_of(body))
+        return key in probe.store.list(key).keys and probe.store.get(key) == body
+    except (ThrottledError, TransientError):
+        raise
+    except RemoteError:
+        return False
 
 
 def check_conditional(probe: Probe, _subject: object = None) -> CheckResult:
@@ -229,91 +259,21 @@ def check_delete(probe: Probe, _subject: Subject) -> CheckResult:
     return ok("a deleted object is gone")
 
 
-def check_lifecycle(probe: Probe, _subject: Subject) -> CheckResult:
-    rules = _rules(probe)
-    if rules is None:
-        return skipped("the rules cannot be read (s3:GetLifecycleConfiguration)")
-    return judge_lifecycle(rules, probe.settings.prefix)
-
-
-def check_versioning(probe: Probe, _subject: Subject) -> CheckResult:
-    try:
-        status = probe.inquiry.versioning()
-    except RemoteError as error:
-        if _may_not_ask(error):
-            return skipped("it cannot be asked for (s3:GetBucketVersioning)")
-        raise
-    return judge_versioning(status, _rules(probe), probe.settings.prefix)
-
-
-def _rules(probe: Probe) -> list[dict[str, object]] | None:
-    """Return the lifecycle rules; None where we may not read them, or there is no such thing."""
-    try:
-        return probe.inquiry.lifecycle()
-    except RemoteError as error:
-        if _may_not_ask(error):
-            return None
-        raise
-
-
-def _may_not_ask(error: RemoteError) -> bool:
-    refused = isinstance(error, RemoteRefusedError)
-    return refused and error.context.get("remote_code") not in GENERAL_REFUSALS
-
-
 def _is_about_us(error: RemoteError) -> bool:
     """Whether a refusal is of who asks, not of what is asked."""
     code = error.context.get("remote_code")
     return code is None or code in GENERAL_REFUSALS or code in _DENIED
 
 
-SKEW_NOTED_SECONDS = 5.0
-SKEW_REFUSED_SECONDS = 600.0  # S3 refuses at fifteen minutes
-SOON_SECONDS = 900.0
-COLD = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 KMS_RIGHTS = "Allow kms:GenerateDataKey and kms:Decrypt on it, in the key's policy too."
 READBACK = 'remote_verify = "readback"'
 
 
 def judge_reach(remote: RemoteSettings, server: str, seconds: float) -> CheckResult:
     """Say where the remote is, now that it has answered."""
-    where = f"{remote.url} at {remote.endpoint or 'AWS'}"
+    where = scheme_of(remote).shown(remote)
     software = f", {server}" if server else ""
     return ok(f"{where}{software}, answered in {shown_time(seconds)}", server=server)
-
-
-def judge_clock(ahead_seconds: float | None) -> CheckResult:
-    """Say how far this machine's clock is from the store's."""
-    if ahead_seconds is None:
-        return skipped("the store sends no Date")
-    apart = abs(ahead_seconds)
-    values = {"skew_seconds": -ahead_seconds}
-    if apart <= 1.5:
-        return ok("with the store's, to the second", **values)
-    measured = f"{apart:.0f} s {'behind' if ahead_seconds > 0 else 'ahead of'} the store's"
-    fix = "Set the clock and keep it: run chronyd or systemd-timesyncd."
-    if apart > SKEW_REFUSED_SECONDS:
-        return fail(f"{measured}; S3 refuses 15 min", fix, **values)
-    if apart > SKEW_NOTED_SECONDS:
-        return warn(measured, fix, **values)
-    return ok(measured, **values)
-
-
-def judge_credentials(found: FoundCredentials | None, now: float) -> CheckResult:
-    """Say where the credentials are from, and whether they will still be good tomorrow."""
-    if found is None:
-        fix = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or give it a role."
-        return fail("none were found", fix)
-    measured = f"{found.source}, key {found.access_key[:4]}...{found.access_key[-4:]}"
-    values = {"source": found.source, "temporary": found.temporary, "renewed": found.renewed}
-    if found.renewed:
-        left = None if found.expires_at is None else found.expires_at - now
-        ends = "" if left is None else f", these for {shown_span(max(0.0, left))}"
-        return ok(f"{measured}, renewed by themselves{ends}", **values)
-    if found.temporary:
-        fix = "Give the service a role, or a profile that botocore renews: the drain would stop."
-        return warn(f"{measured}, temporary, and nobody renews them", fix, **values)
-    return ok(f"{measured}, without an end", **values)
 
 
 def judge_conditional(absent: str, match: str, *, declared: bool) -> CheckResult:
@@ -357,26 +317,6 @@ def judge_checksum(faults: Sequence[str], verify: str) -> CheckResult:
     return fail(summary, f"Set {READBACK}: objects are then read back to verify them.", **values)
 
 
-def judge_at_rest(wanted: AtRest, found: AtRest) -> CheckResult:
-    """Say whether the store keeps objects as each write asks it to."""
-    measured = f"{found.encryption or 'no encryption'}, {found.storage_class}"
-    values = {"encryption": found.encryption, "kms_key": found.kms_key}
-    values["storage_class"] = found.storage_class
-    if wanted.encryption and wanted.encryption != found.encryption:
-        fix = "Correct remote_encryption, or use a store that does it."
-        return fail(f"{measured}, not {wanted.encryption}", fix, **values)
-    by_alias = "alias/" in wanted.kms_key  # of which the store tells the key
-    if wanted.kms_key and not by_alias and not found.kms_key.endswith(wanted.kms_key):
-        fix = "Correct remote_kms_key: the store took another."
-        return fail(f"{measured}, by the key {found.kms_key or 'of nobody'}", fix, **values)
-    if wanted.storage_class and wanted.storage_class != found.storage_class:
-        fix = "Correct remote_storage_class: the store has no such class."
-        return fail(f"{measured}, not {wanted.storage_class}", fix, **values)
-    return ok(
-        f"{measured}{', as each write asks' if wanted != AS_THE_BUCKET_DOES else ''}", **values
-    )
-
-
 def judge_copy(*, refused: bool, wanted: bool) -> CheckResult:
     """Say whether bytes can be copied inside the bucket."""
     if not refused:
@@ -385,84 +325,3 @@ def judge_copy(*, refused: bool, wanted: bool) -> CheckResult:
         return ok("no UploadPartCopy, and block_copies is off")
     fix = "Set block_copies = false; or let the store copy (s3:GetObject beside s3:PutObject)."
     return warn("no UploadPartCopy: unchanged bytes are sent again", fix)
-
-
-def judge_lifecycle(rules: Sequence[Mapping[str, Any]], prefix: str) -> CheckResult:
-    """Say whether unfinished uploads go by themselves, and checkpoints do not."""
-    ours = [rule for rule in rules if rule.get("Status") == "Enabled" and _meets(rule, prefix)]
-    if losing := [rule for rule in ours if _expires(rule)]:
-        fix = "Narrow it to other prefixes: cachetier deletes by `delete` and `prune` alone."
-        return warn(f"rule {_id(losing[0])} deletes objects under {prefix or '/'}", fix)
-    if cold := [rule for rule in ours if _goes_cold(rule)]:
-        fix = "Keep the newest steps out of it: a restore from there waits for hours."
-        return warn(f"rule {_id(cold[0])} moves objects to an archive", fix)
-    days = [_abort_days(rule) for rule in ours if _covers(rule, prefix)]
-    found = [number for number in days if number is not None]
-    if found:
-        return ok(f"unfinished uploads go after {min(found)} d", abort_days=min(found))
-    fix = "Add a rule with AbortIncompleteMultipartUpload (7 days) for the prefix."
-    return warn("no rule aborts unfinished uploads: they are paid for, unseen", fix)
-
-
-def _meets(rule: Mapping[str, Any], prefix: str) -> bool:
-    """Whether the rule concerns anything that we write."""
-    of_rule, folder = _prefix_of(rule), f"{prefix}/" if prefix else ""
-    return folder.startswith(of_rule) or of_rule.startswith(folder)
-
-
-def _covers(rule: Mapping[str, Any], prefix: str) -> bool:
-    """Whether the rule concerns everything that we write."""
-    inside: Mapping[str, Any] = rule.get("Filter") or {}
-    limits = {"Tag", "Tags", "ObjectSizeGreaterThan", "ObjectSizeLessThan"}
-    narrowed = limits.intersection(inside) or limits.intersection(inside.get("And") or {})
-    return not narrowed and (f"{prefix}/" if prefix else "").startswith(_prefix_of(rule))
-
-
-def _prefix_of(rule: Mapping[str, Any]) -> str:
-    inside: Mapping[str, Any] = rule.get("Filter") or {}
-    both: Mapping[str, Any] = inside.get("And") or {}
-    return str(rule.get("Prefix") or inside.get("Prefix") or both.get("Prefix") or "")
-
-
-def _expires(rule: Mapping[str, Any]) -> bool:
-    expiration: Mapping[str, Any] = rule.get("Expiration") or {}
-    return bool(expiration.get("Days") or expiration.get("Date"))
-
-
-def _goes_cold(rule: Mapping[str, Any]) -> bool:
-    return any(each.get("StorageClass") in COLD for each in rule.get("Transitions") or ())
-
-
-def _abort_days(rule: Mapping[str, Any]) -> int | None:
-    days = (rule.get("AbortIncompleteMultipartUpload") or {}).get("DaysAfterInitiation")
-    return int(days) if days else None
-
-
-def _id(rule: Mapping[str, Any]) -> str:
-    return str(rule.get("ID") or "without a name")
-
-
-def judge_versioning(
-    status: str, rules: Sequence[Mapping[str, Any]] | None, prefix: str
-) -> CheckResult:
-    """Say whether deleted steps keep costing.
-
-    Args:
-        rules: The lifecycle rules; None where they cannot be read.
-    """
-    values = {"versioning": status or "never"}
-    if status != "Enabled":
-        return ok("suspended" if status else "off", **values)
-    if rules is None:
-        return ok("on; whether old versions go cannot be told", **values)
-    goes = [
-        rule
-        for rule in rules
-        if rule.get("Status") == "Enabled"
-        and rule.get("NoncurrentVersionExpiration")
-        and _covers(rule, prefix)
-    ]
-    if goes:
-        return ok("on; old versions go by a rule", **values)
-    fix = "Add a rule with NoncurrentVersionExpiration: deleted steps are paid for else."
-    return warn("on, and no rule removes old versions", fix, **values)

@@ -14,7 +14,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from pathlib import Path
 
 from cachetier_client.clock import SystemClock
@@ -33,7 +32,8 @@ from cachetier.local.files.permissions import unfollowed
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.call_policy import CallPolicy, Hedge, Pacer
-from cachetier.remote.factory import drained_bucket, open_store, server_of
+from cachetier.remote.factory import drained_bucket, open_store
+from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch, Timeouts
 from cachetier.remote.store_clock import StoreClock
@@ -120,7 +120,7 @@ def _drain(
     traffic = Traffic(concurrency, clock, bandwidth, size.parts, stalls.moved_bytes, found)
     pacer = Pacer(traffic.pace, clock, stopping=signals.stopping)
     hedge = Hedge(stalls.cut, traffic.has_room)
-    server = server_of(remote, store_clock, max_connections=concurrency + 1)
+    server = scheme_of(remote).server(remote, store_clock, max_connections=concurrency + 1)
 
     timeouts = Timeouts(stalls=stalls)
 
@@ -143,7 +143,7 @@ def _drain(
         signals=signals,
         traffic=traffic,
         size=size,
-        open_store=lambda name: bucket_of(replace(remote, bucket=name)).objects,
+        open_store=lambda name: bucket_of(remote.beside(name)).objects,
         store_clock=store_clock,
     )
     _give_way(serve, signals, drain, courtesy)

@@ -22,38 +22,27 @@ from cachetier.remote.call_policy import (
     RetryPolicy,
 )
 from cachetier.remote.fair_slots import AT_ONCE, FairSlots
-from cachetier.remote.s3.store import S3Server
+from cachetier.remote.scheme import RemoteServer, scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch, Timeouts
-from cachetier.remote.store_clock import StoreClock
-
-MAX_CONNECTIONS = AT_ONCE
-
-
-def server_of(
-    settings: RemoteSettings,
-    store_clock: StoreClock | None = None,
-    *,
-    max_connections: int = MAX_CONNECTIONS,
-    timeouts: Timeouts | None = None,
-) -> S3Server:
-    """Return a remote's server as this process reaches it; ``store_clock`` hears its dates."""
-    return S3Server(
-        settings, store_clock, max_connections=max_connections, timeouts=timeouts or Timeouts()
-    )
 
 
 def open_store(
-    settings: RemoteSettings, *, server: S3Server | None = None, timeouts: Timeouts | None = None
+    settings: RemoteSettings,
+    *,
+    server: RemoteServer | None = None,
+    timeouts: Timeouts | None = None,
 ) -> ObjectStore:
     """Return the store itself, without a policy: every call is made once.
 
     Nothing outside is looked at before the first call, which is refused where no client can be
-    made: without the profile, say, or while a program that gives credentials fails. Buckets of one
-    ``server`` share its client; without one it gets its own.
+    made: without the profile, say, or while a program that gives credentials fails. Without a
+    ``server`` it gets one of its own.
     """
     timeouts = timeouts or Timeouts()
-    return (server or server_of(settings, timeouts=timeouts)).bucket(settings, timeouts)
+    return (server or scheme_of(settings).server(settings, timeouts=timeouts)).bucket(
+        settings, timeouts
+    )
 
 
 def drained_bucket(
@@ -77,7 +66,7 @@ def drained_bucket(
 def open_remote(
     settings: RemoteSettings,
     *,
-    server: S3Server | None = None,
+    server: RemoteServer | None = None,
     policy: RetryPolicy = ASKING,
 ) -> Bucket:
     """Return the checkpoints of a remote: paced, and retried as ``policy`` says."""

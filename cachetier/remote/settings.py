@@ -5,10 +5,14 @@ A replica may name another profile of that chain. Its keys never pass through ou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
+
+from cachetier.model.names import DURABLE
+from cachetier.parsers import remote_of
 
 AddressingStyle = Literal["auto", "path", "virtual"]
 
@@ -21,6 +25,7 @@ class RemoteSettings:
 
     Args:
         name: What the catalog, the status and the metrics call it.
+        bucket: The bucket, or what another kind of remote has in its place.
         prefix: Where runs begin in the bucket; empty for its root.
         endpoint: The URL of an S3-compatible store; None for AWS.
         verify: ``checksum`` where the store keeps and judges CRC-64/NVME, else ``readback``.
@@ -32,6 +37,7 @@ class RemoteSettings:
             it is found out.
         at_rest: How objects are encrypted, and their storage class.
         profile: The AWS profile whose credentials it takes; None for the usual chain.
+        scheme: Its kind; see ``cachetier.remote.scheme``.
     """
 
     name: str
@@ -47,6 +53,37 @@ class RemoteSettings:
     profile: str | None = None
     addressing_style: AddressingStyle = "auto"
     at_rest: AtRest = AS_THE_BUCKET_DOES
+    scheme: str = "s3"
+
+    @classmethod
+    def of(cls, name: str, values: Mapping[str, Any]) -> RemoteSettings:
+        """Return the remote that ``values`` describe: settings as those of a replica are called.
+
+        Raises:
+            ValueError: Says what is wrong.
+        """
+        bucket, prefix = remote_of(values["remote"])
+        same = "endpoint", "region", "verify", "conditional_writes", "addressing_style"
+        others = "required", "profile"  # which the durable remote does not have
+        return cls(
+            name,
+            bucket,
+            prefix,
+            **{each: values[each] for each in (*same, *others) if each in values},
+            spread=values["key_layout"] == "spread",
+            role="durable" if name == DURABLE else "replica",
+            at_rest=AtRest.checked(values),
+            scheme=values["remote"].partition("://")[0],
+        )
+
+    def beside(self, bucket: str, prefix: str = "") -> RemoteSettings:
+        """Return another bucket at the same server, reached in the same way."""
+        return replace(self, bucket=bucket, prefix=prefix)
+
+    @property
+    def called(self) -> str:
+        """What an error calls it: as its setting is called."""
+        return "`remote`" if self.role == "durable" else f"replica {self.name}"
 
     @property
     def place(self) -> str:
@@ -55,4 +92,4 @@ class RemoteSettings:
 
     @property
     def url(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
+        return f"{self.scheme}://{self.bucket}/{self.prefix}".rstrip("/")

@@ -12,12 +12,10 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from cachetier_client.units import shown_size
 
-from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import Settings
 from cachetier.doctor.checks import lasting_fault
 from cachetier.doctor.refusals import lower_cause_of, reason_of
@@ -33,7 +31,7 @@ from cachetier.errors import (
 from cachetier.local.files.data_files import FULL
 from cachetier.local.recovery import CATALOG_NAME, refuse_in_use
 from cachetier.remote.bounded_calls import alone
-from cachetier.remote.s3.inquiry import Inquiry
+from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.telemetry.events import REMOTE_REFUSED, REMOTE_UNREACHABLE, tell
 
@@ -112,9 +110,10 @@ def refuse_wrong_remote(settings: Settings) -> None:
     """
     if not _is_new(settings.cache_dir):
         return
-    _refuse_wrong(remote_settings(settings), _ask)
-    for replica in replica_settings(settings):
-        _refuse_wrong(replica, Inquiry)
+    durable, *replicas = settings.remotes
+    _refuse_wrong(durable, _ask)
+    for replica in replicas:
+        _refuse_wrong(replica, lambda remote: scheme_of(remote).inquire(remote))
 
 
 def _refuse_wrong(remote: RemoteSettings, look: Callable[[RemoteSettings], object]) -> None:
@@ -137,9 +136,9 @@ def _is_new(cache_dir: Path) -> bool:
 
 
 def _ask(remote: RemoteSettings) -> None:
-    inquiry = Inquiry(remote)
+    inquiry = scheme_of(remote).inquire(remote)
     inquiry.look(remote.prefix)
-    fault = lasting_fault(replace(remote, addressing_style=inquiry.addressing_style))
+    fault = lasting_fault(inquiry.remote)
     if fault is not None:
         raise ConfigError(f"{_named(remote)}: {fault.measured}", hint=fault.fix)
 
@@ -149,7 +148,7 @@ def _look(remote: RemoteSettings, look: Callable[[RemoteSettings], object]) -> N
 
     Raises:
         RemoteError: What came of it.
-        ConfigError: As ``Inquiry``.
+        ConfigError: As ``RemoteScheme.inquire``.
     """
     try:
         alone("first-look", lambda: look(remote)).result(LOOK_SECONDS)

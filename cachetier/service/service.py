@@ -48,8 +48,9 @@ from cachetier.reclaim.prune import prune_catalog
 from cachetier.reclaim.retention import Retention
 from cachetier.remote.answers import Answers
 from cachetier.remote.bucket import Bucket, Remote
-from cachetier.remote.factory import open_remote, server_of
+from cachetier.remote.factory import open_remote
 from cachetier.remote.mounted import MountBuckets
+from cachetier.remote.scheme import scheme_of
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.fill import Room
 from cachetier.restore.knowledge import Knowledge
@@ -66,7 +67,6 @@ from cachetier.service.wiring import (
     open_drains,
     policy_of,
     refuse_own_door,
-    remote_for_clients,
     remotes_of,
     restore_listener,
     s3_offer,
@@ -118,7 +118,7 @@ class Service:
         self._store_clock = StoreClock()
         names = [DURABLE, *(each.name for each in self._replica_settings)]
         self._answers = {name: Answers(self._clock.now) for name in names}
-        self._server = server_of(self._remote, self._store_clock)
+        self._server = scheme_of(self._remote).server(self._remote, self._store_clock)
         self._opened = bucket or open_remote(self._remote, server=self._server)
         self._bucket = self._answers[DURABLE].of(self._opened)
         refuse_own_door(settings, (self._remote, *self._replica_settings))
@@ -324,7 +324,7 @@ class Service:
             settle=self._settling.settle,
             steer=steering_of(self._drain),
             recent_events=self._events.newest_first,
-            greeting={"remote": remote_for_clients(self._remote)},
+            greeting={"remote": scheme_of(self._remote).for_clients(self._remote)},
         )
 
     def _collector(self) -> Garbage:

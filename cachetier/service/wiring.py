@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from cachetier_client.clock import Clock
+from cachetier_client.identity.remote_url import DEFAULT_REGION
 from cachetier_client.units import parsed_size
 
 from cachetier.access.access import Access
@@ -17,8 +17,7 @@ from cachetier.access.quotas import Quotas
 from cachetier.access.roles import Role
 from cachetier.access.s3_keys import S3Keys
 from cachetier.access.tokens import Tokens, owner_secret
-from cachetier.config.mounts import check_own_door, configured_by_variable
-from cachetier.config.remotes import all_remotes
+from cachetier.config.mounts import check_own_door
 from cachetier.config.settings import Settings
 from cachetier.console.cluster import Cluster
 from cachetier.cpus import default_threads, parsed_cpus
@@ -42,9 +41,7 @@ from cachetier.reclaim.evict import Evictor
 from cachetier.remote.answers import Answers
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
-from cachetier.remote.s3.addressing import keep_styles, with_style
-from cachetier.remote.s3.boto_client import DEFAULT_REGION, endpoint_of_profile
-from cachetier.remote.s3.store import S3Server
+from cachetier.remote.scheme import RemoteServer, scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.knowledge import Knowledge
@@ -60,8 +57,8 @@ log = logging.getLogger(__name__)
 
 
 def remotes_of(settings: Settings) -> list[RemoteSettings]:
-    """Return the remotes, the durable one first, each with its addressing style."""
-    return [with_style(each, settings.cache_dir) for each in all_remotes(settings)]
+    """Return the remotes, the durable one first, each with what is found out before its calls."""
+    return [scheme_of(each).resolved(each, settings.cache_dir) for each in settings.remotes]
 
 
 def refuse_own_door(settings: Settings, remotes: Sequence[RemoteSettings]) -> None:
@@ -72,13 +69,13 @@ def refuse_own_door(settings: Settings, remotes: Sequence[RemoteSettings]) -> No
     Raises:
         ConfigError: Says which.
     """
-    if settings.s3_address is None or configured_by_variable() is not None:
+    if settings.s3_address is None:
         return
     for remote in remotes:
-        endpoint = endpoint_of_profile(remote.profile) if remote.endpoint is None else None
+        url = scheme_of(remote).configured_endpoint(remote)
+        found = None if url is None else ("the endpoint ", url)
         try:
-            if endpoint is not None:
-                check_own_door(f"`{remote.name}`", endpoint, settings.s3_address, settings.s3_hosts)
+            check_own_door(f"`{remote.name}`", found, settings.s3_address, settings.s3_hosts)
         except ValueError as error:
             hint = "It is the `endpoint_url` of a profile in the AWS configuration."
             raise ConfigError(str(error), hint=hint) from None
@@ -142,7 +139,8 @@ def open_drains(
     def supervisor(drain: DrainSettings, phases: Phases | None = None) -> Supervisor:
         return Supervisor(store, changes, incidents, clock, drain, metrics=metrics, phases=phases)
 
-    keep_styles(all_remotes(settings), remotes, settings.cache_dir)
+    for as_set, resolved in zip(settings.remotes, remotes, strict=True):
+        scheme_of(as_set).keep(as_set, resolved, settings.cache_dir)
     durable, *replicas = remotes
     first = supervisor(replace(drain_settings(settings, durable), store_clock=store_clock))
     if not replicas:
@@ -153,14 +151,6 @@ def open_drains(
         for each in replicas
     ]
     return Drains(first, others)
-
-
-def remote_for_clients(remote: RemoteSettings) -> dict[str, Any]:
-    """Return what clients learn of the durable remote, for when this service is away."""
-    where = "bucket", "prefix", "endpoint", "region", "addressing_style"
-    how = "verify", "conditional_writes", "spread"
-    known = {name: getattr(remote, name) for name in where + how}
-    return known | remote.at_rest.described()
 
 
 def who_may(settings: Settings, store: Store, clock: Clock, audit: Audit) -> Access:
@@ -228,14 +218,14 @@ def knowledge_of(
 
 
 def mount_opener(
-    remote: RemoteSettings, server: S3Server, bucket: Bucket, answers: Answers
+    remote: RemoteSettings, server: RemoteServer, bucket: Bucket, answers: Answers
 ) -> Callable[[str], Bucket]:
     """Return what opens buckets of mounts, heard; the checkpoints' own is paced together."""
 
     def opened(name: str) -> Bucket:
-        elsewhere = replace(remote, bucket=name, prefix="")
         own = name == remote.bucket
-        return answers.of(bucket if own else open_remote(elsewhere, server=server), shared=True)
+        there = bucket if own else open_remote(remote.beside(name), server=server)
+        return answers.of(there, shared=True)
 
     return opened
 

@@ -13,7 +13,6 @@ from cachetier_client.clock import SystemClock
 from click.testing import CliRunner
 
 from cachetier.cli.app import app
-from cachetier.config.remotes import remote_settings
 from cachetier.config.settings import load
 from cachetier.local.recovery import open_store
 from cachetier.remote.base import ObjectStore
@@ -71,7 +70,7 @@ def site(tmp_path: Path, seaweed_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch
             for name, value in settings.items()
         )
     )
-    bucket = open_remote(remote_settings(load(settings)))
+    bucket = open_remote(load(settings).durable)
     return Site(settings, bucket.objects, config)
 
 

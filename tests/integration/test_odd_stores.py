@@ -23,13 +23,14 @@ from cachetier.doctor.findings import State
 from cachetier.errors import ConfigError, ObjectMissingError, RemoteRefusedError, TransientError
 from cachetier.remote.factory import open_store
 from cachetier.remote.s3 import boto_client, reconnecting
-from cachetier.remote.s3.addressing import FILE_NAME, found_style, keep_styles, with_style
+from cachetier.remote.s3.addressing import FILE_NAME, found_style, keep_style, with_style
 from cachetier.remote.s3.boto_client import Credentials, connect
 from cachetier.remote.s3.reconnecting import Renewed
 from cachetier.remote.s3.store import S3ObjectStore
+from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.service.first_start import refuse_wrong_remote
-from cachetier.service.wiring import remote_for_clients, remotes_of
+from cachetier.service.wiring import remotes_of
 from tests.fakes.odd_store import BUCKET, Kept, Oddity, OddStore, odd_store
 from tests.integration.doctoring import found
 from tests.integration.serving import running
@@ -232,20 +233,20 @@ def test_a_setting_and_the_aws_configuration_are_obeyed_without_asking(
 def test_what_was_found_is_kept_and_a_question_that_fails_weakens_nothing(tmp_path: Path) -> None:
     with odd_store(Oddity(style="virtual")) as server:
         remote = remote_at(server)
-        keep_styles([remote], [with_style(remote, tmp_path)], tmp_path)
+        keep_style(remote, with_style(remote, tmp_path), tmp_path)
         asked = len(server.asked)
         assert asked > 0
         assert with_style(remote, tmp_path).addressing_style == "virtual"
         assert len(server.asked) == asked
         forced = replace(remote, addressing_style="path")
-        keep_styles([forced], [with_style(forced, tmp_path)], tmp_path)
+        keep_style(forced, with_style(forced, tmp_path), tmp_path)
 
-    keep_styles([remote], [with_style(remote, tmp_path)], tmp_path)  # it is away
+    keep_style(remote, with_style(remote, tmp_path), tmp_path)  # it is away
     assert with_style(remote, tmp_path).addressing_style == "virtual"
     other = replace(remote, bucket="another")
     found = with_style(other, tmp_path)
     assert found.addressing_style == "auto"
-    keep_styles([other], [found], tmp_path)
+    keep_style(other, found, tmp_path)
     assert "another" not in (tmp_path / FILE_NAME).read_text()
     (tmp_path / FILE_NAME).write_text("half a fi")
     assert with_style(remote, tmp_path).addressing_style == "auto"
@@ -275,7 +276,7 @@ def test_a_store_that_was_away_when_it_was_asked_is_asked_again_once_it_refuses(
 def test_direct_saves_address_the_bucket_as_the_service_does_and_need_no_lengths() -> None:
     with odd_store(Oddity(style="virtual", framing="chunked")) as server:
         remote = remote_at(server, addressing_style="virtual")
-        address = from_hello(remote_for_clients(remote))
+        address = from_hello(scheme_of(remote).for_clients(remote))
         assert address is not None
         requests, deadline = Requests(address), Deadline(60.0, SystemClock())
         answer = requests.send("PUT", "p/a", deadline, body=[b"hello"])

@@ -19,7 +19,6 @@ from cachetier_client.clock import SystemClock
 from cachetier_client.fallback.direct import parts
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.config.remotes import remote_settings
 from cachetier.config.settings import load
 from cachetier.doctor.checks import examine
 from cachetier.fsck.run import FsckOptions, fsck
@@ -116,7 +115,7 @@ class Life:
         client.wait(RUN, step, "durable", 60)
 
     def _examine(self) -> None:
-        remote = remote_settings(load(self.settings))
+        remote = load(self.settings).durable
         looked_at = patient(Path(self.settings["cache_dir"]), remote)
         assert all(found.state != "fail" for _, found in examine(looked_at, OF_REMOTE))
 
@@ -152,7 +151,7 @@ class Life:
         objects = self.behind.objects
         objects.delete(layout.shard_key(RUN, "2", "weights"))
         objects.delete(layout.manifest_key(RUN, 3))
-        remote = Remote("durable", open_remote(remote_settings(load(self.settings))))
+        remote = Remote("durable", open_remote(load(self.settings).durable))
         cache_dir, options = Path(self.settings["cache_dir"]), FsckOptions(repair=True)
         report = fsck(cache_dir, [remote], SystemClock(), options, capacity_bytes=1 << 30)
         assert report.outcomes

@@ -7,7 +7,6 @@ kept beside the catalog. A question that fails tells nothing, and the next clien
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -68,17 +67,13 @@ def with_style(remote: RemoteSettings, directory: Path) -> RemoteSettings:
     return replace(remote, addressing_style=style)
 
 
-def keep_styles(
-    as_set: Sequence[RemoteSettings], found: Sequence[RemoteSettings], directory: Path
-) -> None:
+def keep_style(as_set: RemoteSettings, found: RemoteSettings, directory: Path) -> None:
     """Keep what ``with_style`` has made of ``as_set``; a disk that takes nothing is no trouble."""
     kept = _kept(directory)
-    new = {
-        each.place: each.addressing_style
-        for before, each in zip(as_set, found, strict=True)
-        if each.addressing_style != "auto" and stated_style(before) == "auto"
-    }
-    if not new.items() <= kept.items():
+    new = {found.place: found.addressing_style}
+    if found.addressing_style == "auto" or new.items() <= kept.items():
+        return
+    if stated_style(as_set) == "auto":
         with suppress(OSError):
             (directory / FILE_NAME).write_bytes(msgspec.json.encode(kept | new))
 

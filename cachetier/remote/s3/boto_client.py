@@ -35,6 +35,7 @@ from botocore.credentials import ProcessProvider, RefreshableCredentials
 from botocore.exceptions import BotoCoreError, CredentialRetrievalError
 from botocore.handlers import add_expect_header
 from botocore.session import Session
+from cachetier_client.identity.remote_url import DEFAULT_REGION
 
 from cachetier.errors import ConfigError
 from cachetier.remote import stall_guard
@@ -45,8 +46,6 @@ from cachetier.remote.store_clock import StoreClock
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
-
-DEFAULT_REGION = "us-east-1"  # what S3-compatible stores expect where nobody names a region
 
 SEND_BYTES = 1 << 20  # with small ones the processor is the limit
 ENCRYPTED_BYTES = 64 << 10  # takes a second even where a connection gets next to nothing
@@ -72,18 +71,11 @@ class Credentials:
     session_token: str | None = field(default=None, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """A profile of the AWS configuration; it goes before the environment's keys."""
-
-    name: str
-
-
 def connect(
     *,
     endpoint: str | None = None,
     region: str | None = None,
-    credentials: Credentials | Profile | None = None,
+    credentials: Credentials | str | None = None,
     max_connections: int = 32,
     timeouts: Timeouts | None = None,
     store_clock: StoreClock | None = None,
@@ -95,6 +87,8 @@ def connect(
     style that is ``auto`` here; else it is ``path`` with an endpoint.
 
     It looks for credentials: files are read, a program may be run, a metadata service asked.
+    ``credentials`` may name a profile of the AWS configuration, which goes before the environment's
+    keys.
 
     Raises:
         ConfigError: The endpoint is no URL, the AWS profile does not exist, whoever is to give
@@ -142,17 +136,12 @@ def connect_to(
     return connect(
         endpoint=remote.endpoint,
         region=remote.region,
-        credentials=profile_of(remote),
+        credentials=remote.profile,
         max_connections=max_connections,
         timeouts=timeouts,
         store_clock=store_clock,
         addressing_style=style,
     )
-
-
-def profile_of(remote: RemoteSettings) -> Profile | None:
-    """Return whose credentials ``remote`` takes; None for the usual chain's."""
-    return Profile(remote.profile) if remote.profile is not None else None
 
 
 def endpoint_of_profile(name: str | None) -> str | None:
@@ -218,7 +207,7 @@ def _check_authorities(session: Session) -> None:
         ) from error
 
 
-def _session(credentials: Credentials | Profile | None) -> Session:
+def _session(credentials: Credentials | str | None) -> Session:
     session = _plain_session(credentials)
     # Both are private to botocore; tests/integration/test_credentials.py notices if they go.
     for provider in session.get_component("credential_provider").providers:
@@ -256,8 +245,8 @@ class _Program(subprocess.Popen[bytes]):
                     pipe.close()
 
 
-def _plain_session(credentials: Credentials | Profile | None) -> Session:
-    session = Session(profile=credentials.name if isinstance(credentials, Profile) else None)
+def _plain_session(credentials: Credentials | str | None) -> Session:
+    session = Session(profile=credentials if isinstance(credentials, str) else None)
     if isinstance(credentials, Credentials):
         session.set_credentials(
             credentials.access_key, credentials.secret_key, credentials.session_token
@@ -284,7 +273,7 @@ class FoundCredentials:
     expires_at: float | None
 
 
-def find_credentials(credentials: Credentials | Profile | None) -> FoundCredentials | None:
+def find_credentials(credentials: Credentials | str | None) -> FoundCredentials | None:
     """Return what a client would sign with; may ask a metadata service. None if there is nothing.
 
     Raises:

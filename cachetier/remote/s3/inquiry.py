@@ -6,6 +6,7 @@ Only tools that a person runs ask this; nothing that carries bytes depends on an
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -17,7 +18,6 @@ from cachetier.remote.s3.boto_client import (
     FoundCredentials,
     connect_to,
     find_credentials,
-    profile_of,
 )
 from cachetier.remote.s3.boto_errors import translated_errors
 from cachetier.remote.settings import RemoteSettings
@@ -37,11 +37,10 @@ class Inquiry:
 
     def __init__(self, settings: RemoteSettings) -> None:
         self._bucket = settings.bucket
-        self._credentials = profile_of(settings)
-        self.addressing_style = found_style(settings)
-        self._client = connect_to(
-            settings, self.addressing_style, max_connections=1, timeouts=TIMEOUTS
-        )
+        self._credentials = settings.profile
+        self.remote = replace(settings, addressing_style=found_style(settings))
+        style = self.remote.addressing_style
+        self._client = connect_to(settings, style, max_connections=1, timeouts=TIMEOUTS)
         self._asked_at = 0.0
         self.clock_ahead_seconds: float | None = None
         self.server = ""

@@ -470,7 +470,7 @@ class S3Server(Renewed["S3Client"]):
         store_clock: StoreClock | None,
         *,
         max_connections: int,
-        timeouts: Timeouts,
+        timeouts: Timeouts | None,
     ) -> None:
         super().__init__(
             lambda: connect_to(

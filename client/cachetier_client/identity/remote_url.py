@@ -17,6 +17,7 @@ _S3 = re.compile(r"s3:/*", re.IGNORECASE)
 _SERVER = re.compile(r"(?:s3|https?)://[^/]+:\d+(?:/|$)|https?://")
 _AWS = re.compile(r"(?:(?P<bucket>.+)\.)?s3[.-](?:.+\.)?amazonaws\.com", re.ASCII)
 _FORM = "s3://bucket/prefix"
+DEFAULT_REGION = "us-east-1"  # what S3-compatible stores expect where nobody names a region
 _AZURE = "Azure has no S3 API: put a gateway that speaks S3 before it, or use another store"
 _GOOGLE = (
     "Google's buckets have an S3 API: write s3://bucket/prefix, set `remote_endpoint` to "

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from cachetier_client.bucket_format.at_rest import AtRest
 
-from cachetier.config.remotes import remote_settings, replica_settings
 from cachetier.config.settings import load
 from cachetier.errors import ConfigError
 
@@ -22,13 +21,13 @@ def test_replicas_are_tables_in_the_order_of_nearness(
         '[replicas.near]\nremote = "s3://near/p"\nendpoint = "http://127.0.0.1:8333"\n'
         '[replicas.b-2]\nremote = "s3://two"\nrequired = true\ncompression = "zstd:3"\n'
     )
-    replicas = load(LEAST, config=file).replicas
-    assert list(replicas) == ["near", "b-2"]
-    assert (replicas["near"].bucket, replicas["near"].prefix) == ("near", "p")
-    assert (replicas["near"].required, replicas["b-2"].required) == (False, True)
+    _, *replicas = load(LEAST, config=file).remotes
+    assert [each.name for each in replicas] == ["near", "b-2"]
+    assert (replicas[0].bucket, replicas[0].prefix) == ("near", "p")
+    assert [each.required for each in replicas] == [False, True]
 
     monkeypatch.setenv("CACHETIER_REPLICAS", '{"near": {"remote": "s3://other"}}')
-    assert load(LEAST, config=file).replicas["near"].bucket == "other"
+    assert load(LEAST, config=file).remotes[1].bucket == "other"
 
 
 @pytest.mark.parametrize(
@@ -76,8 +75,8 @@ def test_each_remote_is_encrypted_as_its_own_settings_say() -> None:
             "replicas": {"near": near, "far": {"remote": "s3://far"}},
         }
     )
-    assert remote_settings(settings).at_rest == AtRest("AES256", storage_class="GLACIER_IR")
-    kept = [each.at_rest for each in replica_settings(settings)]
+    assert settings.durable.at_rest == AtRest("AES256", storage_class="GLACIER_IR")
+    kept = [each.at_rest for each in settings.remotes[1:]]
     assert kept == [AtRest("aws:kms", kms_context=(("a", "b"),)), AtRest()]
 
 

@@ -39,7 +39,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert settings.socket_permissions == 0o600
     assert settings.http_address == ("127.0.0.1", 7070)
     assert settings.token is None
-    assert (settings.bucket, settings.prefix) == ("bucket", "prefix")
+    assert (settings.durable.bucket, settings.durable.prefix) == ("bucket", "prefix")
     assert settings.when_full is WhenFull.WAIT
     assert settings.conditional_writes
     assert not settings.allow_volatile
@@ -361,7 +361,7 @@ def test_a_socket_for_others_is_open_to_all_whom_the_kernel_names() -> None:
 )
 def test_a_remote_is_a_bucket_and_a_prefix(text: str, bucket: str, prefix: str) -> None:
     settings = load({**LEAST, "remote": text})
-    assert (settings.bucket, settings.prefix) == (bucket, prefix)
+    assert (settings.durable.bucket, settings.durable.prefix) == (bucket, prefix)
 
 
 # --- the documentation ---------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 from cachetier_client.bucket_format.at_rest import AtRest
 
-from cachetier.doctor import remote
+from cachetier.doctor import remote, s3
 from cachetier.doctor.findings import State
 from cachetier.doctor.refusals import judge_refusal
 from cachetier.errors import RemoteRefusedError, ThrottledError, TransientError
@@ -31,7 +31,7 @@ SETTINGS = RemoteSettings("durable", "bucket", "train/a")
     ],
 )
 def test_clocks_that_are_apart_are_noticed(ahead: float | None, state: State, said: str) -> None:
-    found = remote.judge_clock(ahead)
+    found = s3.judge_clock(ahead)
     assert found.state is state
     assert said in found.measured
 
@@ -57,7 +57,7 @@ def credentials(**change: Any) -> FoundCredentials:
 def test_credentials_that_end_are_noticed(
     found: FoundCredentials | None, state: State, said: str
 ) -> None:
-    judgement = remote.judge_credentials(found, now=0.0)
+    judgement = s3.judge_credentials(found, now=0.0)
     assert judgement.state is state
     assert said in judgement.measured
     assert "EXAMPLE" not in judgement.measured
@@ -135,7 +135,7 @@ COOLS = {"Transitions": [{"Days": 30, "StorageClass": "STANDARD_IA"}]}
 def test_rules_must_remove_uploads_and_keep_checkpoints(
     rules: list[dict[str, Any]], state: State, said: str
 ) -> None:
-    found = remote.judge_lifecycle(rules, "train/a")
+    found = s3.judge_lifecycle(rules, "train/a")
     assert found.state is state
     assert said in found.measured
 
@@ -156,7 +156,7 @@ KEEPS_NOTHING_OLD = rule(NoncurrentVersionExpiration={"NoncurrentDays": 1})
 def test_versions_that_nobody_removes_are_a_warning(
     status: str, rules: list[dict[str, Any]] | None, state: State
 ) -> None:
-    assert remote.judge_versioning(status, rules, "train/a").state is state
+    assert s3.judge_versioning(status, rules, "train/a").state is state
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,7 @@ ARN = "arn:aws:kms:eu-1:1:key/12-34"
 def test_what_the_store_reports_is_compared_with_what_each_write_asks(
     wanted: AtRest, found: AtRest, state: State, says: str
 ) -> None:
-    judged = remote.judge_at_rest(wanted, found)
+    judged = s3.judge_at_rest(wanted, found)
     assert judged.state is state
     assert says in judged.measured
     assert judged.fix or state is State.OK

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from cachetier.remote.answers import Answers
-from cachetier.remote.factory import open_remote, server_of
+from cachetier.remote.factory import open_remote
 from cachetier.remote.s3 import store
+from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.service.wiring import mount_opener
 
@@ -32,7 +33,7 @@ class Client:
 def test_mounts_by_the_dozen_share_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Client, "made", [], raising=False)
     monkeypatch.setattr(store, "connect_to", Client)
-    server = server_of(NOWHERE)
+    server = scheme_of(NOWHERE).server(NOWHERE)
     own = open_remote(NOWHERE, server=server)
     opened = mount_opener(NOWHERE, server, own, Answers(lambda: 0.0))
     names = [f"bucket-{number}" for number in range(60)]

@@ -15,7 +15,6 @@ from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
 from cachetier_client.identity.remote_url import remote_of
 
 _OFF = frozenset({"0", "off", "f", "false", "n", "no"})
-DEFAULT_REGION = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True)

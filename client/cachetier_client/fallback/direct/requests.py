@@ -14,8 +14,9 @@ from urllib.parse import quote, urlencode, urlsplit
 from cachetier_client import forks
 from cachetier_client.bucket_format.documents import check_size
 from cachetier_client.deadline import Deadline
-from cachetier_client.fallback.direct.address import DEFAULT_REGION, RemoteAddress
+from cachetier_client.fallback.direct.address import RemoteAddress
 from cachetier_client.fallback.direct.credentials import Signer
+from cachetier_client.identity.remote_url import DEFAULT_REGION
 
 STALLED_SECONDS = 30.0  # without a byte, while the call has time left
 CONNECT_SECONDS = 10.0
