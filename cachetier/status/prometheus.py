@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot
-from cachetier.telemetry.metric_table import REMOTE_STATES
+from cachetier.telemetry.metric_table import REMOTE_STATES, SERIES
 from cachetier.telemetry.metrics import Points
 
 Figure = Callable[[DrainSnapshot], float]
 
+# A series whose status field is one of ``drain`` is read from there.
 _OF_EACH_DRAIN: Mapping[str, Figure] = {
-    "drained_bytes": lambda drain: drain.drained_bytes,
-    "drained_shards": lambda drain: drain.drained_shards,
+    series.name: attrgetter(series.status.removeprefix("drain."))
+    for series in SERIES.values()
+    if series.status.startswith("drain.")
+} | {
     "saved_bytes": lambda drain: drain.saved_bytes,
-    "copied_bytes": lambda drain: drain.copied_bytes,
     "throttled": lambda drain: drain.remote.throttled,
-    "drain_failures": lambda drain: drain.failures,
     "drain_concurrency": lambda drain: drain.remote.pace.get("concurrency", 0),
     "drain_writes_per_second": lambda drain: _or_infinite(drain.remote.pace),
 }
@@ -38,10 +40,6 @@ def points_of_service(now: ServiceSnapshot) -> Mapping[str, Points]:
         "exposure_objective_seconds": now.exposure_objective_seconds,
         "start_time_seconds": now.started_at,
         "remote_refused": any(drain.remote.state == "refused" for _, drain in drains[:1]),
-        "published": sum(drain.published_steps for _, drain in drains[:1]),
-        "drained_objects": sum(drain.drained_objects for _, drain in drains[:1]),
-        "object_conflicts": sum(drain.object_conflicts for _, drain in drains[:1]),
-        "objects_superseded": sum(drain.objects_superseded for _, drain in drains[:1]),
         "drain_restarts": sum(drain.restarts for _, drain in drains),
         "drain_slowed_seconds": sum(drain.slowed_seconds for _, drain in drains),
     }
@@ -50,11 +48,13 @@ def points_of_service(now: ServiceSnapshot) -> Mapping[str, Points]:
         for name, drain in drains
         for state in REMOTE_STATES
     ]
-    of_each = {
+    of_drains = {
         series: [((name,), figure(drain)) for name, drain in drains]
+        if SERIES[series].labels
+        else [((), figure(drain)) for _, drain in drains[:1]]
         for series, figure in _OF_EACH_DRAIN.items()
     }
-    return {**_plain(plain), **of_each, "remote_state": states}
+    return {**of_drains, **_plain(plain), "remote_state": states}
 
 
 def points_of_catalog(now: NodeSnapshot) -> Mapping[str, Points]:

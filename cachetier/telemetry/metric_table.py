@@ -24,7 +24,8 @@ class Series:
 
     ``status`` is the field of the status object that shows the same figure, or empty. Of a series
     with the label ``remote``, ``drain.`` means that of the durable one; a replica's lies in
-    ``remotes[].drain``.
+    ``remotes[].drain``. Such a series is read from the ``DrainSnapshot``. ``panel`` is that of the
+    node's dashboard which draws it, if one does so without further ado, as ``legend``.
     """
 
     name: str
@@ -32,6 +33,8 @@ class Series:
     meaning: str
     labels: tuple[str, ...] = ()
     status: str = ""
+    panel: str = ""
+    legend: str = "{{remote}}"
 
     @property
     def full_name(self) -> str:
@@ -47,12 +50,12 @@ class Series:
         return last if last in ("bytes", "seconds") else ""
 
 
-def _counter(name: str, meaning: str, *labels: str, status: str = "") -> Series:
-    return Series(name, MetricKind.COUNTER, meaning, labels, status)
+def _counter(name: str, meaning: str, *labels: str, **shown: str) -> Series:
+    return Series(name, MetricKind.COUNTER, meaning, labels, **shown)
 
 
-def _gauge(name: str, meaning: str, *labels: str, status: str = "") -> Series:
-    return Series(name, MetricKind.GAUGE, meaning, labels, status)
+def _gauge(name: str, meaning: str, *labels: str, **shown: str) -> Series:
+    return Series(name, MetricKind.GAUGE, meaning, labels, **shown)
 
 
 def _histogram(name: str, meaning: str, *labels: str) -> Series:
@@ -175,6 +178,7 @@ _DRAIN = (
         "Bytes on this node that the remote does not have yet, and is to get.",
         "remote",
         status="remotes[].pending_bytes",
+        panel="Owed to each remote",
     ),
     _gauge(
         "drain_eta_seconds",
@@ -198,12 +202,23 @@ _DRAIN = (
         "From the acknowledgement of a shard until it is verified at the remote.",
         "remote",
     ),
-    _counter("published", "Steps published by this node.", status="drain.published_steps"),
+    _counter(
+        "published",
+        "Steps published by this node.",
+        status="drain.published_steps",
+        panel="Steps and shards",
+        legend="steps published",
+    ),
     _counter(
         "drained_bytes", "Bytes verified at the remote.", "remote", status="drain.drained_bytes"
     ),
     _counter(
-        "drained_shards", "Shards verified at the remote.", "remote", status="drain.drained_shards"
+        "drained_shards",
+        "Shards verified at the remote.",
+        "remote",
+        status="drain.drained_shards",
+        panel="Steps and shards",
+        legend="shards at {{remote}}",
     ),
     _counter(
         "drained_objects",
@@ -226,15 +241,27 @@ _DRAIN = (
         status="drain.objects_superseded",
     ),
     _counter(
-        "saved_bytes", "Bytes of drained shards that compression kept from being sent.", "remote"
+        "saved_bytes",
+        "Bytes of drained shards that compression kept from being sent.",
+        "remote",
+        panel="Bytes that need not be sent",
+        legend="saved for {{remote}}",
     ),
     _counter(
         "copied_bytes",
         "Bytes that were copied inside the bucket, not sent.",
         "remote",
         status="drain.copied_bytes",
+        panel="Bytes that need not be sent",
+        legend="copied at {{remote}}",
     ),
-    _counter("drain_failures", "Attempts to drain that failed.", "remote", status="drain.failures"),
+    _counter(
+        "drain_failures",
+        "Attempts to drain that failed.",
+        "remote",
+        status="drain.failures",
+        panel="Attempts to drain that failed",
+    ),
     _counter(
         "drain_restarts",
         "Times that a drain process ended and was started again, of all remotes together.",
@@ -262,12 +289,14 @@ _REMOTES = (
         "Requests that the remote throttled.",
         "remote",
         status="remotes[].throttled",
+        panel="Throttled requests",
     ),
     _gauge(
         "drain_concurrency",
         "Requests that the drain may have under way at once.",
         "remote",
         status="remotes[].pace.concurrency",
+        panel="Requests at once",
     ),
     _gauge(
         "drain_writes_per_second",

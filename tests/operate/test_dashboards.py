@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cachetier.telemetry.metric_table import SERIES
 from tests.operate.rules import RUNBOOKS, dashboards, panels
 from tools.dashboards.files import FOLDER, documents
 from tools.dashboards.panels import COLUMNS
@@ -46,6 +47,12 @@ def test_every_panel_says_what_it_shows_in_which_unit(name: str) -> None:
         assert panel["description"].endswith((".", "`.")), panel["title"]
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
         assert panel["targets"], panel["title"]
+
+
+def test_every_panel_that_the_table_of_metrics_names_is_one_of_the_node() -> None:
+    named = {series.panel for series in SERIES.values()} - {""}
+
+    assert named <= {panel["title"] for panel in panels(DASHBOARDS["node.json"])}
 
 
 @each_dashboard

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tools.dashboards.node_health import CACHE, FAILING
-from tools.dashboards.node_queries import NODE, RUNS, quantile, rate, state_of
+from tools.dashboards.node_queries import NODE, RUNS, quantile, rate, state_of, with_declared
 from tools.dashboards.panels import (
     BLUE,
     GREEN,
@@ -106,7 +106,7 @@ SAFE = Row(
         Panel(
             "Owed to each remote",
             "Bytes on this node that a remote is to get and does not have yet.",
-            [Query(f"cachetier_remote_pending_bytes{{{NODE}}}", "{{remote}}")],
+            [],
             unit="bytes",
             width=12,
         ),
@@ -167,19 +167,13 @@ FLOW = Row(
         Panel(
             "Bytes that need not be sent",
             "What compression saved, and what was copied inside the bucket.",
-            [
-                Query(rate("saved_bytes"), "saved for {{remote}}"),
-                Query(rate("copied_bytes"), "copied at {{remote}}"),
-            ],
+            [],
             unit="Bps",
         ),
         Panel(
             "Steps and shards",
             "Steps published by this node and shards verified, per second.",
-            [
-                Query(rate("published"), "steps published"),
-                Query(rate("drained_shards"), "shards at {{remote}}"),
-            ],
+            [],
             unit="ops",
         ),
     ],
@@ -209,7 +203,7 @@ REMOTE = Row(
         Panel(
             "Throttled requests",
             "Requests that the store answered with `slow down`.",
-            [Query(rate("throttled"), "{{remote}}")],
+            [],
             unit="reqps",
             runbook="throttled",
         ),
@@ -224,7 +218,7 @@ REMOTE = Row(
         Panel(
             "Requests at once",
             "How many the drain may have under way.",
-            [Query(f"cachetier_drain_concurrency{{{NODE}}}", "{{remote}}")],
+            [],
         ),
     ],
 )
@@ -233,7 +227,7 @@ DASHBOARD = Dashboard(
     "cachetier-node",
     "cachetier: node",
     "One node: is my data safe, how does it flow, and what is wrong.",
-    [SAFE, FLOW, REMOTE, CACHE, FAILING],
+    [with_declared(row) for row in (SAFE, FLOW, REMOTE, CACHE, FAILING)],
     [
         variable(
             "instance", "Node", "label_values(cachetier_capacity_bytes, instance)", many=False

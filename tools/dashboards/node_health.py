@@ -97,7 +97,7 @@ FAILING = Row(
         Panel(
             "Attempts to drain that failed",
             "Each is repeated, for ever. `cachetier status` shows the last error.",
-            [Query(rate("drain_failures"), "{{remote}}")],
+            [],
             unit="ops",
             runbook="drain-stalled",
         ),

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from cachetier.telemetry.metric_table import SERIES, MetricKind, Series
+from tools.dashboards.panels import Query, Row
+
 NODE = 'instance="$instance"'
 RUNS = f'{NODE}, run=~"$run"'
 WINDOW = "$__rate_interval"
@@ -23,4 +28,26 @@ def state_of(labels: str = NODE) -> str:
         f"max by (instance, remote) "
         f'(cachetier_remote_state{{{labels}, state="{state}"}} == 1) * {number}'
         for number, state in enumerate(states)
+    )
+
+
+def with_declared(row: Row) -> Row:
+    """Return ``row`` with the series that the table of metrics puts in its panels."""
+    panels = [
+        replace(
+            panel,
+            queries=[
+                *panel.queries,
+                *(_query(series) for series in SERIES.values() if series.panel == panel.title),
+            ],
+        )
+        for panel in row.panels
+    ]
+    return replace(row, panels=panels)
+
+
+def _query(series: Series) -> Query:
+    is_counter = series.kind is MetricKind.COUNTER
+    return Query(
+        rate(series.name) if is_counter else f"{series.full_name}{{{NODE}}}", series.legend
     )

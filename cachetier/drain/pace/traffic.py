@@ -13,7 +13,8 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
 
 from cachetier_client.bucket_format.uploads import LARGE_PART_BYTES, usual_upload_part_bytes
@@ -120,7 +121,7 @@ class Traffic:
         self._bandwidth = bandwidth
         self._clock = clock
         self._lock = threading.Lock()
-        self._requests = self._throttled = self._sent_bytes = 0
+        self._counts: Counter[str] = Counter()
         self._part_bytes_per_second: float | None = None
         self._throughput = Throughput()
         self._parts = parts or concurrency
@@ -133,12 +134,12 @@ class Traffic:
             if operation == "upload_part" and outcome == "ok":
                 self._note_part(size_bytes / max(1e-6, seconds))
             if operation in ("upload_part", "put") and outcome == "ok":
-                self._sent_bytes += size_bytes
+                self._counts["sent_bytes"] += size_bytes
                 pace, now = self.pace.state(), self._clock.monotonic()
                 most = min(pace.concurrency, self._parts)
                 self._throughput.note(size_bytes, seconds, pace.in_flight, most, now)
-            self._requests += 1
-            self._throttled += outcome == ThrottledError.code
+            self._counts["requests"] += 1
+            self._counts["throttled"] += outcome == ThrottledError.code
 
     def has_room(self) -> bool:
         """Return whether a slow part may go twice: no limit holds, and half of us is idle."""
@@ -187,18 +188,16 @@ class Traffic:
         )
         self._part_bytes_per_second = weighed
 
-    def news(self) -> tuple[int, int, int, PaceState] | None:
+    def news(self) -> tuple[Mapping[str, int], PaceState] | None:
         """Return what ``report_traffic`` takes, since the last time; None if nothing moved."""
         pace = self.pace.state()
         if self._found is not None and (at_once := self.pace.found()):
             self._found.keep(at_once)
         with self._lock:
-            if not self._requests and pace == self._reported:
+            if not self._counts and pace == self._reported:
                 return None
-            news = self._requests, self._throttled, self._sent_bytes, pace
-            self._requests = self._throttled = self._sent_bytes = 0
-            self._reported = pace
-        return news
+            counts, self._counts, self._reported = self._counts, Counter(), pace
+        return counts, pace
 
     def _bytes_per_second(self) -> float | None:
         local = time.localtime(self._clock.now())

@@ -178,15 +178,13 @@ class DrainService:
             self._queue.forgive_all()
         self._context.changes.ring()
 
-    def report_traffic(
-        self, requests: int, throttled: int, sent_bytes: int, pace: PaceState
-    ) -> NoReply:
-        """Take what went over the wire since the last call, and how fast the remote is asked."""
-        self._stats.traffic(requests, throttled, sent_bytes, pace)
+    def report_traffic(self, counts: Mapping[str, int], pace: PaceState) -> NoReply:
+        """Add what went over the wire since the last call; take how fast the remote is asked."""
+        self._stats.traffic(counts, pace)
 
-    def report_copies(self, state: str, copied_bytes: int) -> NoReply:
-        """Take whether bytes are copied inside the remote, and how many since the last call."""
-        self._stats.copied(state, copied_bytes)
+    def report_copies(self, counts: Mapping[str, int], state: str) -> NoReply:
+        """Add what was copied inside the remote since the last call; take whether it may be."""
+        self._stats.copied(counts, state)
 
     def report_compression(self, blocks: Mapping[str, int], runs: Mapping[str, Verdict]) -> NoReply:
         """Take how blocks were stored since the last call, and of each run the last verdict."""

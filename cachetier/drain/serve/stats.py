@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict, deque
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -202,25 +203,29 @@ class DrainStats:
         elif changed and state in _STATE_EVENTS:
             tell(log, _STATE_EVENTS[state], remote=self.remote, reason=reason)
 
-    def copied(self, state: str, copied_bytes: int) -> None:
+    def copied(self, counts: Mapping[str, int], state: str) -> None:
         """Count bytes that were copied inside the remote, and record whether it lets us."""
         with self._lock:
             self._now.remote.copies = state
-            self._now.copied_bytes += copied_bytes
+            self._count(counts)
 
-    def traffic(self, requests: int, throttled: int, sent_bytes: int, pace: PaceState) -> None:
+    def _count(self, counts: Mapping[str, int]) -> None:
+        """Add figures that the drain counted, by the fields that show them."""
+        for name, more in counts.items():
+            shown = self._now if hasattr(self._now, name) else self._now.remote
+            setattr(shown, name, getattr(shown, name) + more)
+
+    def traffic(self, counts: Mapping[str, int], pace: PaceState) -> None:
         """Count requests and bodies that went to the remote, and record how fast it is asked."""
         with self._lock:
+            self._count(counts)
             remote, was_paused = self._now.remote, self._now.remote.is_paused
             remote.pace = asdict(pace)
             if was_paused and not remote.is_paused:
                 remote.progressed_at = self._clock.now()  # a pause is no standstill
-            if requests:
+            if counts.get("requests"):
                 remote.asked_at = self._clock.now()
-            remote.requests += requests
-            remote.throttled += throttled
-            self._now.sent_bytes += sent_bytes
-            if throttled:
+            if throttled := counts.get("throttled"):
                 remote.last_throttled_at = self._clock.now()
         if throttled:
             tell(log, events.REMOTE_THROTTLED, remote=self.remote, times=throttled)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.layout import Layout
@@ -116,14 +116,14 @@ class Copies:
             self._refused = False
             self._copied_bytes += size_bytes
 
-    def news(self) -> tuple[str, int] | None:
+    def news(self) -> tuple[Mapping[str, int], str] | None:
         """Return what ``report_copies`` takes, since the last time; None if there is nothing."""
         with self._lock:
             if not self._copied_bytes and self.state == self._reported:
                 return None
             copied_bytes, self._copied_bytes = self._copied_bytes, 0
             self._reported = self.state
-            return self.state, copied_bytes
+            return {"copied_bytes": copied_bytes}, self.state
 
     def _may_try(self) -> bool:
         return self._enabled and (

@@ -55,7 +55,7 @@ class Seen:
 
     def drained(self) -> None:
         pace = PaceState(1, 0, None, None, None, 0)
-        self.stats.traffic(1, 0, 0, pace)
+        self.stats.traffic({"requests": 1}, pace)
         self.stats.progressed()
 
     @property

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
+from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.serve.stats import CONFLICTS_SHOWN, DrainStats
+from cachetier.errors import ThrottledError
 from cachetier.model.pace import PaceState
 from tests.fakes.fake_clock import FakeClock
 
 
 def traffic(stats: DrainStats, bytes_per_second: float | None) -> None:
-    stats.traffic(0, 0, 0, PaceState(4, 0, None, None, bytes_per_second, 0))
+    stats.traffic({}, PaceState(4, 0, None, None, bytes_per_second, 0))
 
 
 def test_the_time_that_a_window_paused_the_drain_is_no_standstill(clock: FakeClock) -> None:
@@ -43,3 +47,18 @@ def test_of_many_conflicts_the_newest_are_shown(clock: FakeClock) -> None:
     assert len(shown) == CONFLICTS_SHOWN
     assert (shown[0], shown[-1]) == ("conflict 1", f"conflict {CONFLICTS_SHOWN}")
     assert not stats.conflict(1, "conflict 1")
+
+
+def test_what_the_drain_counted_is_added_to_the_figures_of_these_names(clock: FakeClock) -> None:
+    traffic, stats = Traffic(2, clock), DrainStats("s3", clock)
+    for _ in range(2):
+        traffic.observe("put", 0.1, 5, "ok")
+        traffic.observe("put", 0.1, 0, ThrottledError.code)
+        news = traffic.news()
+        assert news is not None
+        stats.traffic(*news)
+
+    shown = stats.snapshot([])
+    assert (shown.sent_bytes, shown.remote.requests, shown.remote.throttled) == (10, 4, 2)
+    with pytest.raises(AttributeError, match="unheard_of"):
+        stats.copied({"unheard_of": 1}, "on")

@@ -101,7 +101,7 @@ def upload(
 def copied_bytes(context: UploadContext) -> int:
     assert context.copies is not None
     news = context.copies.news()
-    return news[1] if news is not None else 0
+    return news[0]["copied_bytes"] if news is not None else 0
 
 
 # --- uploads that go -------------------------------------------------------------------------

@@ -152,17 +152,17 @@ def test_switched_off_nothing_is_looked_for(store: FaultyObjectStore, clock: Fak
     copies = Copies(store, clock, enabled=False)
 
     assert copies.find(target_of(), lambda: offer) is None
-    assert copies.news() == ("off", 0)
+    assert copies.news() == ({"copied_bytes": 0}, "off")
 
 
 def test_news_are_told_once(copies: Copies) -> None:
-    assert copies.news() == ("on", 0)
+    assert copies.news() == ({"copied_bytes": 0}, "on")
     copies.copied(3)
     copies.copied(4)
-    assert copies.news() == ("on", 7)
+    assert copies.news() == ({"copied_bytes": 7}, "on")
     assert copies.news() is None
     copies.refused(CopiesRefusedError("no"))
-    assert copies.news() == ("refused", 0)
+    assert copies.news() == ({"copied_bytes": 0}, "refused")
 
 
 def test_an_offer_crosses_the_channel_with_its_frames() -> None:
