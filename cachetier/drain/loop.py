@@ -29,10 +29,9 @@ from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.packs import PackSender
-from cachetier.drain.upload.part_sender import PACKED_AT_ONCE, UploadContext
 from cachetier.drain.upload.server_copies import Copies
 from cachetier.drain.upload.stopwatch import TimedObjectStore
-from cachetier.drain.upload.uploader import Uploader
+from cachetier.drain.upload.uploader import PACKED_AT_ONCE, UploadContext, Uploader
 from cachetier.drain.worker import Worker
 from cachetier.errors import StoppingError
 from cachetier.remote.bucket import Bucket, InBatches
@@ -141,7 +140,7 @@ class DrainLoop:
             objects=ObjectWorker(serve, open_store, context, self.gates.reads, stamps)
             if open_store
             else None,
-            packs=PackSender(serve, bucket, self._buffers, claim.identity, reads=self.gates.reads),
+            packs=PackSender(serve, context, bucket.layout, claim.identity, self.gates.reads),
         )
 
     def _upload_context(self, bucket: Bucket) -> UploadContext:

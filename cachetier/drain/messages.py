@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from cachetier_client.bucket_format.stored import Codec, Content, ShardFacts, Stored
+from cachetier_client.bucket_format.stored import Content, ShardFacts, Stored
 from msgspec import Struct
 
 from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.upload.buffers import BUDGET_BYTES, PIECE_BYTES
-from cachetier.local.catalog.rows import NOTHING_REPLACED, Replaced
+from cachetier.local.catalog.rows import NOTHING_BEGUN, NOTHING_REPLACED, Replaced, UploadRecord
 from cachetier.remote.settings import RemoteSettings
 
 # What a call returns that the drain does not wait for.
@@ -74,16 +74,13 @@ class Handout(Struct, frozen=True):
 class LocalShard(Struct, frozen=True):
     """A shard to read: its bytes, or a descriptor to close and the digests of its blocks.
 
-    The rest is the multipart upload to go on with, if any, and what it ``replaced``.
+    The rest is the ``upload`` to go on with, without its parts, and what it ``replaced``.
     """
 
     body: bytes | None
     block_digests: tuple[int, ...]
     descriptor: int | None
-    upload_id: str | None
-    part_bytes: int | None
-    codec: Codec
-    element_size: int
+    upload: UploadRecord = NOTHING_BEGUN
     replaced: Replaced = NOTHING_REPLACED
 
 
@@ -115,8 +112,8 @@ class LocalObject(Struct, frozen=True):
     ``prefix`` is its mount's. ``version`` is what its stamp names, ``acknowledged_at`` is by the
     store's clock, ``committed_at`` by ours; ``from_before``: it was before this ``serve`` began.
     ``damaged``: its bytes are not all here, so it can only be looked for. ``deletions`` are what a
-    record is to tell of, by their keys, and ``request`` is the first of them. The rest is the
-    multipart upload to go on with, if any.
+    record is to tell of, by their keys, and ``request`` is the first of them. ``upload`` is the one
+    to go on with, without its parts.
     """
 
     deleted: bool
@@ -125,8 +122,7 @@ class LocalObject(Struct, frozen=True):
     metadata: Mapping[str, str]
     base: str | None
     pieces: tuple[LocalPiece, ...]
-    upload_id: str | None
-    part_bytes: int | None
+    upload: UploadRecord
     prefix: str
     version: int
     acknowledged_at: float | None

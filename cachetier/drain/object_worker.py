@@ -8,26 +8,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
-from cachetier_client.bucket_format.stored import Codec
+from cachetier_client.bucket_format.stored import Content
+from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY
+from cachetier_client.io.digests import to_hex
 from cachetier_client.s3_errors import is_about_one_object
 
-from cachetier.drain.messages import LocalObject, LocalShard
+from cachetier.drain.messages import LocalObject, LocalPiece
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.schedule.tasks import Task, TaskKind
 from cachetier.drain.serve.service import DrainService
 from cachetier.drain.upload.deletions import MountDeletions
-from cachetier.drain.upload.objects import (
-    ObjectTarget,
-    ObjectUpload,
-    PieceToSend,
-    SupersededError,
-    delete_object,
-)
-from cachetier.drain.upload.part_sender import UploadContext
-from cachetier.drain.upload.reported_progress import ReportedProgress
+from cachetier.drain.upload.journal import Journal, ReportedJournal
+from cachetier.drain.upload.objects import ObjectTarget, SupersededError, delete_object
 from cachetier.drain.upload.source import DamagedError, ShardSource, opened_source
 from cachetier.drain.upload.stopwatch import TimedObjectStore, timed
-from cachetier.drain.upload.target import ConflictError, RefusedKeyError
+from cachetier.drain.upload.target import ConflictError, Found, RefusedKeyError
+from cachetier.drain.upload.uploader import Span, Upload, UploadContext
 from cachetier.errors import NotFoundError, RemoteError
 from cachetier.model.superseding import MARGIN_SECONDS, DeletionRecord, Stamp
 from cachetier.remote.base import ObjectStore
@@ -69,22 +65,21 @@ class ObjectWorker:
         self._asked = False
 
     def perform(self, task: Task) -> None:
-        """Do ``task``, and report what became of it; raises as ``ObjectUpload.show``."""
+        """Do ``task``, and report what became of it; raises as ``Upload.send``."""
         with timed() as watch:
             opened = self._serve.open_object(task.version, self._clock.between)
             context = replace(self._context, store=TimedObjectStore(self._store(task.bucket)))
-            begun = opened.upload_id, opened.part_bytes, Codec.RAW, 0
             first = opened.pieces[0].version if opened.pieces else 0
-            progress = ReportedProgress(self._serve, first, LocalShard(None, (), None, *begun))
+            journal = ReportedJournal(self._serve, first, opened.upload)
             try:
-                etag = self._sent(task, opened, context, progress)
+                etag = self._sent(task, opened, context, journal)
             except (SupersededError, ConflictError, RemoteError) as error:
                 report = self._end_of(task.version, error, damaged=opened.damaged)
                 if report is None:
                     raise
-                if progress.upload_id is not None:
-                    context.store.abort_upload(task.name, progress.upload_id)
-                    progress.gone()
+                if journal.record.upload_id is not None:
+                    context.store.abort_upload(task.name, journal.record.upload_id)
+                    journal.gone()
                 report()
                 return
             if task.kind is TaskKind.SHOW:
@@ -96,40 +91,46 @@ class ObjectWorker:
         task: Task,
         opened: LocalObject,
         context: UploadContext,
-        progress: ReportedProgress,
+        journal: Journal,
     ) -> str:
-        """Return the ETag of the object that is visible now; empty where none is."""
+        """Return the ETag of the object that is visible now; empty where none is.
+
+        Raises:
+            SupersededError: The bucket has it, or something newer, which was left alone.
+            ConflictError, RemoteError: As ``Upload.send``.
+        """
         target = self._target(task, opened)
         if opened.deleted:
             self._record_deletion(task, opened, target)
             delete_object(context, target)
             return ""
-        pieces = [PieceToSend(each.version, each.size_bytes, each.digest) for each in opened.pieces]
-        upload = ObjectUpload(context, target, pieces, self._opened_piece, progress)
-        if opened.damaged:
-            upload.refuse_damaged()
+        if opened.damaged:  # the bucket may make up for it
+            if isinstance(target.look(context.store, context.buffers.lend), Found):
+                raise SupersededError("the bucket has it, and its bytes here are damaged")
+            raise ConflictError("its bytes are damaged here, and the bucket does not have it")
+        spans = [Span(each.size_bytes, partial(self._opened, each)) for each in opened.pieces]
+        upload = Upload(context, target, spans, journal)
         if task.kind is TaskKind.SHOW:
-            return upload.show()
+            return upload.send().etag
         upload.send_ahead()
         return ""
 
     def _target(self, task: Task, opened: LocalObject) -> ObjectTarget:
         stamp = Stamp(self._stamps.store_id, opened.version, opened.acknowledged_at)
+        ours = {ETAG_KEY: opened.etag, DIGEST_KEY: to_hex(task.digest)}
+        # A deletion takes nothing that was put later, by whatever time, and all put before.
+        at_once = opened.deleted or self._comes_at_once(opened)
         return ObjectTarget(
             task.name,
-            opened.etag,
-            task.size_bytes,
-            task.digest,
-            opened.headers,
-            opened.metadata,
-            stamp,
-            opened.base,
-            opened.conditional,
-            # A deletion takes nothing that was put later, by whatever time, and all that was put
-            # before.
-            0.0 if opened.deleted or self._comes_at_once(opened) else MARGIN_SECONDS,
-            self._serve.own_version_seen,
-            lambda: self._is_deleted(task, opened, stamp),
+            {**opened.metadata, **ours, **stamp.as_metadata(task.name)},
+            Content(task.size_bytes, task.digest, ()),
+            headers=opened.headers,
+            stamp=stamp,
+            base=opened.base,
+            conditional=opened.conditional,
+            margin_seconds=0.0 if at_once else MARGIN_SECONDS,
+            saw=self._serve.own_version_seen,
+            is_deleted=lambda: self._is_deleted(task, opened, stamp),
         )
 
     def _comes_at_once(self, opened: LocalObject) -> bool:
@@ -165,7 +166,7 @@ class ObjectWorker:
         return self._deletions(task.bucket, opened.prefix).covers(stamp, task.name, age_seconds)
 
     @contextmanager
-    def _opened_piece(self, piece: PieceToSend) -> Iterator[ShardSource]:
+    def _opened(self, piece: LocalPiece) -> Iterator[ShardSource]:
         """Yield the bytes of a piece; what is damaged is reported, and the object goes no further.
 
         Raises:

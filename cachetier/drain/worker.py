@@ -29,8 +29,8 @@ from cachetier.drain.publish.publisher import (
 from cachetier.drain.publish.store_claim import StoreClaimer
 from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind
 from cachetier.drain.serve.service import DrainService
+from cachetier.drain.upload.journal import ReportedJournal
 from cachetier.drain.upload.packs import PackSender
-from cachetier.drain.upload.reported_progress import ReportedProgress
 from cachetier.drain.upload.server_copies import Offer
 from cachetier.drain.upload.source import DamagedError, opened_source
 from cachetier.drain.upload.stopwatch import elapsed, timed
@@ -160,7 +160,7 @@ class Worker:
         with timed() as watch:
             opened = self._serve.open_shard(task.version)
             target = self._target(task, opened, identity, pack)
-            progress = ReportedProgress(self._serve, task.version, opened)
+            journal = ReportedJournal(self._serve, task.version, opened.upload)
 
             def ask() -> Offer | None:
                 donor = self._serve.find_donor(task.version) if not pack else None
@@ -168,13 +168,13 @@ class Worker:
 
             try:
                 with opened_source(opened, task.digest, self._reads) as source:
-                    stored = self._uploader.upload(target, source, progress, ask)
+                    stored = self._uploader.upload(target, source, journal, ask)
                 if pack is not None:
                     stored = replace(stored, pack=InPack(pack, 0, task.size_bytes, task.digest))
                 seconds, phases = watch.seconds, watch.phases()
                 self._serve.shard_verified(task.version, stored, seconds, phases)
             except NotFoundError:
-                self._uploader.clear_away(target, progress.upload_id)
+                self._uploader.clear_away(target, journal.record.upload_id)
             except DamagedError as error:
                 self._serve.shard_damaged(task.version, str(error))
 

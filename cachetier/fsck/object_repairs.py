@@ -2,36 +2,72 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
-from cachetier_client.bucket_format.stored import Codec, Content, InPack, Stored
+from cachetier_client.bucket_format.stored import Codec, Content, Stored
 from cachetier_client.bucket_format.uploads import (
     SAVE_KEY,
-    SINGLE_PUT_BYTES,
-    UploadedPart,
+    UploadPartRange,
+    is_object_of,
     object_metadata,
-    upload_part_bytes_for,
 )
 from cachetier_client.io.digests import digest_of
 
+from cachetier.drain.messages import LocalShard
+from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.upload.journal import Journal
+from cachetier.drain.upload.source import (
+    DamagedError,
+    InlineSource,
+    Lend,
+    ShardSource,
+    opened_source,
+)
+from cachetier.drain.upload.target import ConflictError, Found, UploadTarget, is_verified
+from cachetier.drain.upload.uploader import Span, Upload, UploadContext
 from cachetier.errors import CachetierError
 from cachetier.fsck.catalog_lookup import CatalogLookup
 from cachetier.fsck.findings import Finding, FindingKind, LeftError, Repair
 from cachetier.fsck.local import LocalRepairs, doubtful_copies
 from cachetier.fsck.remote_index import RemoteIndex
 from cachetier.local.catalog import copies
-from cachetier.local.local_copy import LocalCopy
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
-from cachetier.remote.base import IF_ABSENT, Condition, if_match
+from cachetier.remote.base import IF_ABSENT, Condition, ObjectStore, if_match, pieces_of
 from cachetier.remote.bucket import Remote
 
 ANOTHERS = "another node put it: run fsck --repair there"
 RIGHT = "its row is as it should be"
+
+
+class CannotResendError(LeftError):
+    """The bytes here do not make the object that is described."""
+
+
+class _AsDescribed(UploadTarget):
+    """An object that documents speak of: it goes over whatever else its save has under its key."""
+
+    def look(
+        self,
+        store: ObjectStore,
+        lend: Lend,
+        _sent: Stored | None = None,
+        _answered: str | None = None,
+    ) -> Found | Condition:
+        raw, info = Stored.raw(self.content), store.head(self.key)
+        if info is None:
+            return IF_ABSENT
+        save_id = self.metadata[SAVE_KEY]
+        if info.metadata.get(SAVE_KEY) != save_id:
+            raise CannotResendError(f"{self.key} is somebody else's object")
+        described = is_object_of(info, save_id, raw.digest, raw)
+        if described and is_verified(store, info, raw.size_bytes, raw.digest, lend):
+            return Found(info.etag, raw)
+        return if_match(info.etag)
 
 
 class ObjectRepairs:
@@ -125,7 +161,7 @@ class ObjectRepairs:
         key = remote.bucket.layout.object_key(save.run, location, shard.name, stored.pack_name)
         shards = self._remote_index.together(shard, save, remote, stored)
         sound = [self._local.made_sound(each) for each in shards]
-        Resender(self._store, remote).resend(sound, stored, key)
+        self._resend(sound, stored, remote, key)
         for each in sound:
             self._remote_index.remember(each, remote, self._stored(each, save, remote, stored))
         return f"sent to {remote.name} as it was"
@@ -161,132 +197,75 @@ class ObjectRepairs:
             return "it is dirty again: the drain sends it"
         return f"the drain sends it to {remote} again"
 
+    # --- sending again ---------------------------------------------------------------------------
 
-# --- sending again -------------------------------------------------------------------------------
+    def _resend(self, shards: Sequence[Shard], stored: Stored, remote: Remote, key: str) -> None:
+        """Put the object of a shard (or the pack of several) back, exactly as documents say.
 
-
-class CannotResendError(LeftError):
-    """The bytes here do not make the object that is described."""
-
-
-class Resender:
-    """Sends objects of one store to one remote again, exactly as the published documents say.
-
-    What a part document names may not change any more, so another way of storing the same shard
-    would not do. The local bytes are read and checked first; an object that is somebody else's is
-    left alone.
-    """
-
-    def __init__(self, store: Store, remote: Remote) -> None:
-        self._store = store
-        self._remote = remote
-
-    def resend(self, shards: Sequence[Shard], stored: Stored, key: str) -> None:
-        """Put the object of a shard (or the pack of several) back, and see that it is there.
+        What a part document names may not change any more, so another way of storing the same
+        shard would not do. An object that is somebody else's is left alone.
 
         Args:
             shards: Whose bytes are here; of a pack all that it held, in the order of its bytes.
             stored: As what the remote held one of them.
+            remote: Where to.
             key: The object's.
 
         Raises:
             CannotResendError: It was compressed, its bytes are not all here, or not sound.
             RemoteError: The remote does not take it.
         """
-        condition = self._condition(shards[0], key)
+        first, journal = shards[0], Journal()
+        context = UploadContext(remote.bucket.objects, Buffers())
         if stored.pack is not None:
-            self._put_pack(shards, stored.pack, key, condition)
-        elif stored.codec is not Codec.RAW:
-            raise CannotResendError("it was stored compressed: save the step again to replace it")
+            version, content = 0, Content(stored.pack.size_bytes, stored.pack.digest, ())
+            span = Span(content.size_bytes, partial(self._opened_pack, shards, content, context))
+        elif stored.codec is Codec.RAW:
+            version, content = first.version, first.content
+            span = Span(content.size_bytes, partial(self._opened, first))
         else:
-            self._put_raw(shards[0], key, condition)
-        expected = stored.pack or stored
-        info = self._remote.bucket.objects.head(key)
-        if info is None or info.size_bytes != expected.size_bytes:
-            raise CannotResendError("it was sent, and is not there")
-        if info.digest not in (None, expected.digest):
-            raise CannotResendError("it was sent, and arrived as something else")
-
-    def _condition(self, shard: Shard, key: str) -> Condition:
-        found = self._remote.bucket.objects.head(key)
-        if found is None:
-            return IF_ABSENT
-        if found.metadata.get(SAVE_KEY) != shard.save_id:
-            raise CannotResendError(f"{key} is somebody else's object")
-        return if_match(found.etag)
-
-    def _put_raw(self, shard: Shard, key: str, condition: Condition) -> None:
-        content = shard.content
-        metadata = object_metadata(shard.save_id, self._store.store_id, shard.version, content)
-        objects = self._remote.bucket.objects
-        with self._opened(shard) as copy:
-            if content.size_bytes <= SINGLE_PUT_BYTES:
-                body = _read(copy, 0, content.size_bytes)
-                objects.put(
-                    key, body, digest=content.digest, metadata=metadata, condition=condition
-                )
-                return
-            upload_id = objects.create_upload(key, metadata)
-            try:
-                parts = [
-                    self._send_part(copy, key, upload_id, at) for at in _starts(content.size_bytes)
-                ]
-                objects.complete_upload(key, upload_id, parts, digest=content.digest)
-            except CachetierError:
-                objects.abort_upload(key, upload_id)
-                raise
-
-    def _send_part(self, copy: LocalCopy, key: str, upload_id: str, start: int) -> UploadedPart:
-        size_bytes = copy.shard.content.size_bytes
-        part_bytes = upload_part_bytes_for(size_bytes)
-        body = _read(copy, start, min(part_bytes, size_bytes - start))
-        return self._remote.bucket.objects.upload_part(
-            key, upload_id, start // part_bytes + 1, body, digest=digest_of(body)
-        )
-
-    def _put_pack(
-        self, shards: Sequence[Shard], pack: InPack, key: str, condition: Condition
-    ) -> None:
-        body = bytearray()
-        for shard in shards:
-            with self._opened(shard) as copy:
-                body += _read(copy, 0, shard.content.size_bytes)
-        digest = digest_of(body)
-        if (len(body), digest) != (pack.size_bytes, pack.digest):
-            raise CannotResendError("other shards of its pack are not here")
-        content = Content(len(body), digest, ())
-        metadata = object_metadata(shards[0].save_id, self._store.store_id, 0, content)
-        self._remote.bucket.objects.put(
-            key, bytes(body), digest=digest, metadata=metadata, condition=condition
-        )
+            raise CannotResendError("it was stored compressed: save the step again to replace it")
+        metadata = object_metadata(first.save_id, self._store.store_id, version, content)
+        upload = Upload(context, _AsDescribed(key, metadata, content), [span], journal)
+        try:
+            upload.put() if stored.pack is not None else upload.send()
+        except Exception as error:
+            if journal.record.upload_id is not None:
+                context.store.abort_upload(key, journal.record.upload_id)
+            if isinstance(error, ConflictError):
+                raise CannotResendError(str(error)) from error
+            raise
 
     @contextmanager
-    def _opened(self, shard: Shard) -> Iterator[LocalCopy]:
-        """Lend the local bytes of a shard, read and checked to the end."""
+    def _opened_pack(
+        self, shards: Sequence[Shard], content: Content, context: UploadContext
+    ) -> Iterator[ShardSource]:
+        """Lend the bytes of several shards in a row, which have to be ``content``."""
+        joined = bytearray()
+        for shard in shards:
+            whole = UploadPartRange(1, 0, shard.content.size_bytes)
+            with (
+                self._opened(shard) as source,
+                context.body(source, whole, whole.size_bytes) as (body, _),
+            ):
+                joined += b"".join(pieces_of(body))
+        if (len(joined), digest_of(joined)) != (content.size_bytes, content.digest):
+            raise CannotResendError("other shards of its pack are not here")
+        yield InlineSource(joined, content.digest)
+
+    @contextmanager
+    def _opened(self, shard: Shard) -> Iterator[ShardSource]:
+        """Lend the local bytes of a shard, which are checked as they are read."""
         try:
             copy = self._store.local_copy(shard)
         except FileNotFoundError:
             copy = None
         if copy is None:
             raise CannotResendError(f"the bytes of {shard.name} are not here")
+        content = shard.content
+        opened = LocalShard(copy.body, content.block_digests, copy.descriptor)
         try:
-            if not copy.reads_right():
-                raise CannotResendError(f"the bytes of {shard.name} here are damaged")
-            yield copy
-        finally:
-            copy.close()
-
-
-def _starts(size_bytes: int) -> range:
-    return range(0, size_bytes, upload_part_bytes_for(size_bytes))
-
-
-def _read(copy: LocalCopy, start: int, length: int) -> bytes:
-    if copy.descriptor is None:
-        assert copy.body is not None
-        return copy.body[start : start + length]
-    pieces = []
-    while length and (piece := os.pread(copy.descriptor, length, start)):
-        pieces.append(piece)
-        start, length = start + len(piece), length - len(piece)
-    return b"".join(pieces)
+            with opened_source(opened, content.digest) as source:
+                yield source
+        except DamagedError as error:
+            raise CannotResendError(f"the bytes of {shard.name} here are damaged") from error

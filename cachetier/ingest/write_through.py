@@ -10,13 +10,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 from cachetier_client.bucket_format.stored import NO_FACTS, Content, ShardFacts
 from cachetier_client.bucket_format.uploads import (
     DIGEST_KEY,
     PART_LIMIT,
-    UploadedPart,
     object_metadata,
     store_identity,
     upload_part_bytes_for,
@@ -28,7 +28,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 from cachetier.drain.publish.publisher import Ended, Publisher
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.upload.buffers import Buffers
-from cachetier.drain.upload.part_sender import UploadContext
+from cachetier.drain.upload.journal import Journal
 from cachetier.drain.upload.source import InlineSource
 from cachetier.drain.upload.target import (
     ConflictError,
@@ -36,12 +36,13 @@ from cachetier.drain.upload.target import (
     UploadTarget,
     abort_replaced,
 )
-from cachetier.drain.upload.uploader import Uploader
+from cachetier.drain.upload.uploader import Span, Upload, UploadContext, Uploader
 from cachetier.errors import (
     BackpressureError,
     CachetierError,
     DigestMismatchError,
     InvalidRequestError,
+    RemoteDigestError,
     RemoteError,
     RemoteRefusedError,
     SizeMismatchError,
@@ -90,7 +91,7 @@ class WriteThrough:
         self._queue = queue
         self._publisher = Publisher(bucket, clock)
         self._slots = threading.Semaphore(STREAMS)
-        self.uploader = Uploader(UploadContext(bucket.objects, Buffers()))
+        self.context = UploadContext(bucket.objects, Buffers())
 
     def open(self, ids: SaveIds, name: str, size_bytes: int | None) -> RemoteStage:
         """Begin to send one shard; ``size_bytes`` None when its size is not known yet.
@@ -116,7 +117,7 @@ class WriteThrough:
                 abort_replaced(self.bucket.objects, key, replaced.uploads)
             version = self.store.write(parts.reserve_version)
             target = partial(self._target, save, location, ids.rank, name, version)
-            return _Stream(self, ids, name, key, target, size_bytes, held.pop_all())
+            return _Stream(self, ids, name, target, size_bytes, held.pop_all())
 
     def _target(
         self, save: Save, location: str, rank: int, name: str, version: int, content: Content
@@ -195,23 +196,19 @@ class _Stream:
         through: WriteThrough,
         ids: SaveIds,
         name: str,
-        key: str,
         target: Callable[[Content], UploadTarget],
         size_bytes: int | None,
         held: ExitStack,
     ) -> None:
         self._through = through
-        self._objects = through.bucket.objects
         self._ids = ids
         self._name = name
-        self._key = key
         self._target = target
         self._held = held
         self._buffer = memoryview(bytearray(upload_part_bytes_for(size_bytes or 0)))
         self._filled_bytes = 0
         self._digests = _Digests()
-        self._upload_id: str | None = None
-        self._parts: list[UploadedPart] = []
+        self._journal = Journal()
         self._may_be_there = False
 
     def write(self, block: bytes | bytearray | memoryview) -> None:
@@ -219,7 +216,7 @@ class _Stream:
         while rest:
             if self._filled_bytes == len(self._buffer):
                 with _as_backpressure():
-                    self._send_part(self._begin())
+                    self._send_part(self._begun())
             piece = rest[: len(self._buffer) - self._filled_bytes]
             self._buffer[self._filled_bytes : self._filled_bytes + len(piece)] = piece
             self._filled_bytes += len(piece)
@@ -249,38 +246,46 @@ class _Stream:
             if self._may_be_there:
                 self._may_be_there = False
                 target = self._target(Content(0, 0, ()))
-                self._through.uploader.clear_away(target, self._upload_id)
+                uploader = Uploader(self._through.context)
+                uploader.clear_away(target, self._journal.record.upload_id)
 
     # --- sending ---------------------------------------------------------------------------------
 
     def _finish(self, content: Content) -> None:
-        target, uploader = self._target(content), self._through.uploader
+        target, journal = self._target(content), self._journal
         self._may_be_there = True
-        if self._upload_id is None:
+        if journal.record.upload_id is None:
             body = self._buffer[: self._filled_bytes]
-            uploader.put(target, InlineSource(body, content.digest))
+            span = Span.of(content.size_bytes, InlineSource(body, content.digest))
+            self._upload(target, span).put()
             return
-        self._send_part(self._upload_id)
-        uploader.complete_streamed(target, self._upload_id, self._parts)
+        upload = self._upload(target)
+        self._send_part(upload)
+        if upload.complete(journal.parts()) is None:
+            raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
 
-    def _begin(self) -> str:
-        if self._upload_id is None:
-            metadata = dict(self._target(Content(0, 0, ())).metadata)
-            del metadata[DIGEST_KEY]  # nobody knows it yet
-            self._upload_id = self._objects.create_upload(self._key, metadata)
+    def _begun(self) -> Upload:
+        target = self._target(Content(0, 0, ()))
+        metadata = dict(target.metadata)
+        del metadata[DIGEST_KEY]  # nobody knows it yet
+        upload = self._upload(replace(target, metadata=metadata))
+        if self._journal.record.upload_id is None:
+            upload.begin()
             self._may_be_there = True
-        return self._upload_id
+        return upload
 
-    def _send_part(self, upload_id: str) -> None:
-        number = len(self._parts) + 1
+    def _upload(self, target: UploadTarget, *spans: Span) -> Upload:
+        return Upload(self._through.context, target, spans, self._journal)
+
+    def _send_part(self, upload: Upload) -> None:
+        number = len(self._journal.parts()) + 1
         if number > PART_LIMIT:
             raise InvalidRequestError(
                 f"a stream of unknown size has at most {PART_LIMIT * len(self._buffer)} bytes",
                 hint="Declare the size up front.",
             )
         view = self._buffer[: self._filled_bytes]
-        part = self._objects.upload_part(self._key, upload_id, number, view, digest=digest_of(view))
-        self._parts.append(part)
+        self._journal.part_done(upload.send_part(number, view, digest_of(view)))
         self._filled_bytes = 0
 
 

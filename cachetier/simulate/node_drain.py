@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, cast
 
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.stored import Codec, Stored
+from cachetier_client.bucket_format.stored import Stored
 
 from cachetier.drain.loop import IDLE_SECONDS
 from cachetier.drain.messages import DrainOrders, LocalShard, Size
@@ -237,7 +237,7 @@ class _Service(DrainService):
         shard = self._saves.shard(version)
         if shard is None or not self._saves.wants(shard):
             raise NotFoundError(f"shard version {version} is not wanted any more")
-        return LocalShard(b"", (), None, None, None, Codec.RAW, 0)
+        return LocalShard(b"", (), None)
 
     def shard_verified(
         self, version: int, stored: Stored, _seconds: float, _phases: object

@@ -17,7 +17,7 @@ from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.local.catalog import saves, schema, shards, uploads
-from cachetier.local.catalog.rows import IncidentRecord
+from cachetier.local.catalog.rows import IncidentRecord, UploadRecord
 from cachetier.local.files.data_files import IDENTITY_ATTRIBUTE
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
@@ -76,7 +76,7 @@ def build(cache_dir: Path) -> None:
     versions = {(row.step, row.name): row.version for row in node.rows()}
     upload, damaged = versions[3, "b/c"], versions[4, "b/c"]
     part = UploadedPart(1, "an-etag", PART_BYTES, 7, 0, PART_BYTES)
-    node.store.write(uploads.begin_upload, upload, REMOTE, "an-upload", PART_BYTES)
+    node.store.write(uploads.begin_upload, upload, REMOTE, UploadRecord("an-upload", PART_BYTES))
     node.store.write(uploads.record_parts, upload, REMOTE, [part])
     incident = IncidentRecord("integrity", "damaged", "save it again", RUN, 4, "b/c", 1)
     node.store.write(shards.record_damage, damaged, incident, 20.0)

@@ -51,10 +51,9 @@ from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.schedule import scheduler
 from cachetier.drain.schedule.scheduler import SaveView
 from cachetier.drain.schedule.tasks import TaskKind, Work
-from cachetier.drain.upload.multipart import MultipartUpload
 from cachetier.drain.upload.source import ShardSource
-from cachetier.drain.upload.target import UploadTarget
-from cachetier.drain.upload.uploader import Uploader
+from cachetier.drain.upload.target import Found, UploadTarget
+from cachetier.drain.upload.uploader import Upload, Uploader
 from cachetier.errors import CatalogDamagedError, PreconditionFailedError
 from cachetier.local.catalog import connection
 from cachetier.local.catalog.committer import Committer
@@ -275,15 +274,15 @@ def test_the_harness_catches_an_upload_that_counts_as_sent_by_its_recorded_parts
     caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The power may have gone between the record of the last part and the object."""
-    send = MultipartUpload.send
+    send = Upload._send_in_parts
 
-    def trusting(self: MultipartUpload) -> Stored:
-        recorded = sum(part.raw_bytes for part in self._progress.parts())
+    def trusting(self: Upload) -> Found:
+        recorded = sum(part.raw_bytes for part in self._journal.parts())
         if recorded == self._target.size_bytes:
-            return Stored.raw(self._target.content)
+            return Found("", Stored.raw(self._target.content))
         return send(self)
 
-    monkeypatch.setattr(MultipartUpload, "send", trusting)
+    monkeypatch.setattr(Upload, "_send_in_parts", trusting)
 
     assert "is not at the remote" in caught(every=1, drained=1, at="(complete_upload)")
 
@@ -293,17 +292,13 @@ def test_the_harness_catches_a_refused_condition_taken_for_a_lost_reply(
 ) -> None:
     """What lies there may be what a rank put before, under the same name."""
 
-    def blind(self: Uploader, target: UploadTarget, source: ShardSource) -> Stored:
-        with (
-            self._body(target, source) as (view, sent, metadata),
-            suppress(PreconditionFailedError),
-        ):
-            self._store.put(
-                target.key, view, digest=sent.digest, metadata=metadata, condition=IF_ABSENT
-            )
-        return Stored.raw(target.content)
+    def blind(self: Upload) -> Found:
+        key = self._target.key
+        with self._body() as (view, sent, metadata), suppress(PreconditionFailedError):
+            self._store.put(key, view, digest=sent.digest, metadata=metadata, condition=IF_ABSENT)
+        return Found("", Stored.raw(self._target.content))
 
-    monkeypatch.setattr(Uploader, "put", blind)
+    monkeypatch.setattr(Upload, "put", blind)
 
     assert "is not at the remote" in caught(every=1, at="(put)")
 

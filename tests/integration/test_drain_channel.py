@@ -12,7 +12,6 @@ from queue import SimpleQueue
 from typing import Any, cast
 
 import pytest
-from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.clock import SystemClock
 from msgspec.structs import replace
 
@@ -57,7 +56,11 @@ def own_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def opened(descriptor: int | None = None) -> LocalShard:
-    return LocalShard(b"body", (1, 2), descriptor, None, None, Codec.RAW, 0)
+    return LocalShard(
+        b"body",
+        (1, 2),
+        descriptor,
+    )
 
 
 class Pair:

@@ -14,7 +14,7 @@ import pytest
 from cachetier.drain import channel
 from cachetier.drain.pace import remote_health
 from cachetier.drain.schedule import object_order
-from cachetier.drain.upload import objects
+from cachetier.drain.upload import uploader
 from cachetier.remote import stall_guard
 from cachetier.remote.s3 import store as s3
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -58,7 +58,7 @@ def shorten_times(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(remote_health, "PROBE_SECONDS", 0.02)
     patch.setattr(stall_guard, "LOOK_SECONDS", 0.05)
     patch.setattr(s3, "LONG_ANSWERS", {})
-    for module in (objects, object_order):
+    for module in (uploader, object_order):
         patch.setattr(module, "SINGLE_PUT_BYTES", SINGLE_PUT_BYTES)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from cachetier.drain import channel
 from cachetier.drain.pace import remote_health
-from cachetier.drain.upload import multipart, uploader
+from cachetier.drain.upload import uploader
 from cachetier.remote import stall_guard
 from cachetier.remote.s3 import store as s3
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -62,7 +62,7 @@ def short_times(monkeypatch: pytest.MonkeyPatch, stage: Stage) -> Iterator[None]
     monkeypatch.setattr(stall_guard, "LOOK_SECONDS", 0.05)
     monkeypatch.setattr(s3, "LONG_ANSWERS", {})
     monkeypatch.setattr(uploader, "SINGLE_PUT_BYTES", SINGLE_PUT_BYTES)
-    monkeypatch.setattr(multipart, "upload_part_bytes_for", lambda *_args, **_named: PART_BYTES)
+    monkeypatch.setattr(uploader, "upload_part_bytes_for", lambda *_args, **_named: PART_BYTES)
     yield
     stage.proxy.troubles.clear()
 

@@ -25,7 +25,7 @@ from cachetier.codec.seek_table import encode_table
 from cachetier.drain.publish.publisher import Ended, Located, Publisher
 from cachetier.errors import PreconditionFailedError, UploadGoneError
 from cachetier.local.catalog import copies, saves, shards, uploads
-from cachetier.local.catalog.rows import IncidentRecord
+from cachetier.local.catalog.rows import IncidentRecord, UploadRecord
 from cachetier.local.catalog.shards import small_of
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
@@ -247,7 +247,9 @@ class FakeDrain:
                 }
                 return progress.upload_id, done
         upload_id = self._bucket.objects.create_upload(key, self._metadata(shard))
-        self._store.write(uploads.begin_upload, shard.version, REMOTE, upload_id, BLOCK_BYTES)
+        self._store.write(
+            uploads.begin_upload, shard.version, REMOTE, UploadRecord(upload_id, BLOCK_BYTES)
+        )
         return upload_id, {}
 
     def _held(self, shard: Shard) -> Stored | None:

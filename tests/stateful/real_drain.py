@@ -30,11 +30,10 @@ from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.service import DrainContext, DrainService
 from cachetier.drain.serve.stats import DrainStats
-from cachetier.drain.upload import objects, uploader
+from cachetier.drain.upload import uploader
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.packs import PackSender
-from cachetier.drain.upload.part_sender import UploadContext
-from cachetier.drain.upload.uploader import Uploader
+from cachetier.drain.upload.uploader import UploadContext, Uploader
 from cachetier.drain.worker import Worker
 from cachetier.local.store import Store
 from cachetier.model.names import DURABLE
@@ -54,7 +53,7 @@ ORDERS = DrainOrders(RemoteSettings(REMOTE, "none"), "", "", Size(), "", (), "")
 @contextmanager
 def _small_parts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (uploader, publisher, objects, object_order):
+        for module in (uploader, publisher, object_order):
             patch.setattr(module, "SINGLE_PUT_BYTES", SINGLE_PUT_BYTES)
         yield
 
@@ -214,6 +213,6 @@ class RealDrain:
             Uploader(context),
             RemoteHealth(lambda: None, lambda _health: None, self._clock),
             claim,
-            packs=PackSender(serve, self._bucket, buffers, claim.identity),
+            packs=PackSender(serve, context, self._bucket.layout, claim.identity),
             objects=ObjectWorker(serve, self._stores.__getitem__, context, stamps=stamps),
         )

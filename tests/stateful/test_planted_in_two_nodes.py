@@ -11,14 +11,12 @@ import pytest
 from cachetier_client.bucket_format import publication
 from cachetier_client.bucket_format.documents import Manifest, ManifestState
 from cachetier_client.bucket_format.publication import Claimant, ClaimState
-from cachetier_client.bucket_format.stored import Stored
 
 from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.upload import packs, uploader
-from cachetier.drain.upload.source import ShardSource
-from cachetier.drain.upload.target import UploadTarget
-from cachetier.drain.upload.uploader import Uploader
+from cachetier.drain.upload.target import Found
+from cachetier.drain.upload.uploader import Upload
 from cachetier.model.shard import Shard
 from cachetier.reclaim.evict import Evictor
 from cachetier.remote.base import IF_ABSENT
@@ -121,18 +119,17 @@ def test_the_answer_of_a_write_that_is_believed(
     caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It names an ETag, which is no digest, and perhaps of nothing that was stored."""
-    put = Uploader.put
+    put = Upload.put
 
-    def trusting(self: Uploader, target: UploadTarget, source: ShardSource) -> Stored:
-        if self._store.head(target.key) is not None:
-            return put(self, target, source)
-        with self._body(target, source) as (view, sent, metadata):
-            self._store.put(
-                target.key, view, digest=sent.digest, metadata=metadata, condition=IF_ABSENT
-            )
-        return sent
+    def trusting(self: Upload) -> Found:
+        key = self._target.key
+        if self._store.head(key) is not None:
+            return put(self)
+        with self._body() as (view, sent, metadata):
+            self._store.put(key, view, digest=sent.digest, metadata=metadata, condition=IF_ABSENT)
+        return Found("", sent)
 
-    monkeypatch.setattr(Uploader, "put", trusting)
+    monkeypatch.setattr(Upload, "put", trusting)
 
     assert "is called clean, and is not in the bucket" in caught(6)
 

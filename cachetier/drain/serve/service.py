@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from cachetier_client.bucket_format.stored import Codec, InPack, Stored
+from cachetier_client.bucket_format.stored import InPack, Stored
 from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.identity.names import MOUNT_MARK
 
@@ -53,7 +53,7 @@ from cachetier.errors import (
 )
 from cachetier.local.catalog import copies, notes, objects, saves, shards, uploads
 from cachetier.local.catalog.notes import OwnClaim
-from cachetier.local.catalog.rows import IncidentRecord
+from cachetier.local.catalog.rows import IncidentRecord, UploadRecord
 from cachetier.local.catalog.shards import small_of
 from cachetier.model.checkpoint import END_ERRORS, Save, sealed_here
 from cachetier.model.compression import UNCOMPRESSED, Rules, mode_like
@@ -296,12 +296,11 @@ class DrainService:
         shard = self._shard(version)
         if not self._remote_state.wants(shard):
             raise NotFoundError(f"shard version {version} is {shard.state}")
-        upload = self._store.read(uploads.progress_of, version, self._remote)
+        upload = replace(self._store.read(uploads.progress_of, version, self._remote), parts=())
         replaced = self._store.read(uploads.replaced_by, shard.save, shard.name, self._remote)
         copy = self._local_copy(shard)
-        begun = upload.upload_id, upload.part_bytes, upload.codec, upload.element_size
         block_digests = shard.content.block_digests
-        return LocalShard(copy.body, block_digests, copy.descriptor, *begun, replaced)
+        return LocalShard(copy.body, block_digests, copy.descriptor, upload, replaced)
 
     def _local_copy(self, shard: Shard) -> LocalCopy:
         try:
@@ -331,14 +330,12 @@ class DrainService:
         """Return the parts of a shard's upload that are recorded."""
         return self._store.read(uploads.progress_of, version, self._remote).parts
 
-    def upload_begun(
-        self, version: int, upload_id: str, part_bytes: int, codec: Codec, element_size: int
-    ) -> None:
+    def upload_begun(self, version: int, upload: UploadRecord) -> None:
         lost = self._store.read(copies.lost_as, version, self._remote)
-        if lost is not None and (lost.codec, lost.element_size) != (codec, element_size):
+        how = upload.codec, upload.element_size
+        if lost is not None and (lost.codec, lost.element_size) != how:
             self._refuse_if_described(self._shard(version))
-        begun = self._remote, upload_id, part_bytes, codec, element_size
-        self._store.write(uploads.begin_upload, version, *begun)
+        self._store.write(uploads.begin_upload, version, self._remote, upload)
 
     def upload_gone(self, version: int) -> None:
         self._store.write(uploads.forget_upload, version, self._remote)
@@ -455,8 +452,7 @@ class DrainService:
                 LocalPiece(each.version, each.content.size_bytes, each.content.digest)
                 for each in pieces
             ),
-            progress.upload_id,
-            progress.part_bytes,
+            replace(progress, parts=()),
             self._context.mounts[found.run].prefix,
             found.stamp_version,
             at,

@@ -51,7 +51,10 @@ class Encoding:
         self._recipes: dict[int, Recipe] = {}  # of the blocks that were begun
 
     def submit(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
-        """Begin to turn one block into a frame; see ``packing.Frames``."""
+        """Begin to turn one block of a shard of ``size_bytes`` into a frame.
+
+        The future raises DamagedError if the local bytes fail their digest.
+        """
         self._recipes[block] = self._next()
         return self.again(source, size_bytes, block)
 
@@ -64,7 +67,7 @@ class Encoding:
         return frame
 
     def part_room(self, room_bytes: int) -> int:
-        """Return how much of so much room the next part may fill."""
+        """Return how much of so much room the next part may fill: three blocks at least."""
         return room_bytes
 
     def _next(self) -> Recipe:

@@ -11,12 +11,13 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, StoredFrame
+from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, digest_of, joined
 
 from cachetier.codec.seek_table import encode_table
+from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.part_room import PartRoom
 from cachetier.drain.upload.source import ShardSource
 from cachetier.errors import CachetierError
@@ -28,49 +29,21 @@ FRAMES_AT_ONCE = 3
 FRAMES_A_PART = 1 << 16
 
 
-class Frames(Protocol):
-    """Where the frames of one upload come from."""
-
-    def submit(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
-        """Begin to turn one block of a shard of ``size_bytes`` into a frame.
-
-        The future raises DamagedError if the local bytes fail their digest.
-        """
-
-    def again(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
-        """Begin to make the frame of a block that was submitted before once more."""
-
-    def part_room(self, room_bytes: int) -> int:
-        """Return how much of so much room the next part may fill: that of three blocks at least."""
-
-
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Whole frames one after the other, and the seek table, if any, behind; ``number`` from 1."""
+    """Whole frames one after the other, and the seek table, if any, behind: a part to be sent."""
 
-    number: int
+    part: UploadedPart
     body: PartRoom
-    digest: int
-    raw_start: int
-    raw_bytes: int
-    frames: tuple[StoredFrame, ...]
     table: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Whole frames of the donor, perhaps with its seek table behind; ``start`` is where they lie.
+    """Whole frames of the donor, perhaps with its seek table behind, and where they lie there."""
 
-    The rest is as in ``Packed``.
-    """
-
-    number: int
+    part: UploadedPart
     start: int
-    size_bytes: int
-    digest: int
-    raw_start: int
-    raw_bytes: int
-    frames: tuple[StoredFrame, ...]
 
 
 class Packer:
@@ -82,7 +55,7 @@ class Packer:
 
     def __init__(
         self,
-        made: Frames,
+        made: Encoding,
         source: ShardSource,
         size_bytes: int,
         frames: Sequence[StoredFrame] = (),
@@ -122,27 +95,26 @@ class Packer:
         room.append(table)
         room.trim()
         self.ended = bool(table)
-        self._parts += 1
-        raw_range = self._raw_range(first)
-        return Packed(self._parts, room, digest_of(table, digest), *raw_range, frames, table)
+        part = self._part_of(first, room.size_bytes, digest_of(table, digest), frames)
+        return Packed(part, room, table)
 
-    def again(self, part: Packed, room: PartRoom) -> Packed:
-        """Fill ``room`` with the bytes of ``part`` once more.
+    def again(self, made: Packed, room: PartRoom) -> Packed:
+        """Fill ``room`` with the bytes of ``made`` once more.
 
         Raises:
             DamagedError: The local bytes fail their digest.
         """
-        for block, before in enumerate(part.frames, part.raw_start // BLOCK_BYTES):
+        for block, before in enumerate(made.part.frames, made.part.raw_start // BLOCK_BYTES):
             frame = self._made.again(self._source, self._size_bytes, block).result()
             if StoredFrame(len(frame), digest_of(frame)) != before:
                 raise CachetierError(
                     "a block became another zstd frame than before",
                     hint="Check this machine's memory; the shard is kept, and tried again.",
                 )
-            room.append(memoryview(frame)[: part.body.size_bytes - room.size_bytes])
-        room.append(part.table)
+            room.append(memoryview(frame)[: made.body.size_bytes - room.size_bytes])
+        room.append(made.table)
         room.trim()
-        return replace(part, body=room)
+        return replace(made, body=room)
 
     def next_copied(self) -> Copied | None:
         """Pass over the frames that can be copied next; None if there are none."""
@@ -156,9 +128,7 @@ class Packer:
         if table and self._donor.has_table_of(self._frames):
             size_bytes, digest = size_bytes + len(table), digest_of(table, digest)
             self.ended = True
-        self._parts += 1
-        raw_range = self._raw_range(first)
-        return Copied(self._parts, run.start, size_bytes, digest, *raw_range, run.frames)
+        return Copied(self._part_of(first, size_bytes, digest, run.frames), run.start)
 
     def _next_run(self, first: int) -> tuple[FrameRun | None, tuple[StoredFrame, ...]]:
         """Return what can be copied next, and what of it is left of a frame that was cut."""
@@ -196,10 +166,14 @@ class Packer:
         """Return whether a part of so many bytes may have others behind it."""
         return self._donor is not None and filled >= self._donor.least_bytes
 
-    def _raw_range(self, first: int) -> tuple[int, int]:
-        """Return where the blocks from ``first`` to the last one packed begin, and their bytes."""
+    def _part_of(
+        self, first: int, size_bytes: int, digest: int, frames: tuple[StoredFrame, ...]
+    ) -> UploadedPart:
+        """Return the next part: of the blocks from ``first`` to the last one packed."""
+        self._parts += 1
         start = min(first * BLOCK_BYTES, self._size_bytes)
-        return start, min(len(self._frames) * BLOCK_BYTES, self._size_bytes) - start
+        raw_bytes = min(len(self._frames) * BLOCK_BYTES, self._size_bytes) - start
+        return UploadedPart(self._parts, "", size_bytes, digest, start, raw_bytes, frames)
 
     def _fill(self, room: PartRoom, limit_bytes: int) -> int:
         """Append frames until none more surely fits; return the digest of all of them.

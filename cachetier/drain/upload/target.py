@@ -6,11 +6,12 @@ answered is never enough, and metadata only says what its writer believed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from itertools import islice
+from typing import ClassVar
 
 from cachetier_client.bucket_format.stored import (
     FRAME_LIMIT_BYTES,
@@ -76,6 +77,14 @@ def noticing_blocked(store: ObjectStore, key: str) -> Iterator[None]:
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was to lie under a key, and does, verified."""
+
+    etag: str
+    stored: Stored
+
+
 class StrayObjectError(ConflictError):
     """It is of this very store, which knows nothing of it: its disk went back, or was copied."""
 
@@ -89,6 +98,9 @@ class UploadTarget:
         replaced: What it replaces here, and may at the remote.
         is_fixed: Asks whether a part or the published manifest says that other bytes lie there.
         facts: What its rank said of the shard: hints for its compression.
+        headers: Those of the object, beside the ones of its codec.
+        is_contended: Whether programs write under its key as they like. Then a store that fails
+            is asked again before a person is, and an upload is aborted even once it is completed.
     """
 
     key: str
@@ -99,6 +111,8 @@ class UploadTarget:
     replaced: Replaced = NOTHING_REPLACED
     is_fixed: Callable[[], bool] = lambda: False
     facts: ShardFacts = NO_FACTS
+    headers: Mapping[str, str] = field(default_factory=dict)
+    is_contended: ClassVar[bool] = False
 
     @property
     def size_bytes(self) -> int:
@@ -120,6 +134,55 @@ class UploadTarget:
             for number, known in self.replaced.shards
         )
 
+    @property
+    def first_condition(self) -> Condition | None:
+        """What to write under before anybody looked: most keys are new."""
+        return IF_ABSENT
+
+    def look(
+        self,
+        store: ObjectStore,
+        lend: Lend,
+        sent: Stored | None = None,
+        _answered: str | None = None,
+    ) -> Found | Condition:
+        """Return how this lies there, verified; or the condition to write it under.
+
+        Only what this store itself replaced is replaced there, and nothing that a document speaks
+        of: what is published stays as it is, whatever became of the disk of its node. A compressed
+        object of the same bytes is never replaced once it is sound, whoever wrote it: its frames
+        may be recorded elsewhere.
+
+        Args:
+            store: Where to look.
+            lend: Lends buffers to read back into.
+            sent: What was sent; without it a compressed object is read back, and decoded.
+
+        Raises:
+            StrayObjectError: It may be written under another key.
+            ConflictError: It may not be written.
+        """
+        key, info = self.key, store.head(self.key)
+        if info is None:
+            return IF_ABSENT
+        verdict = judge_existing(info.metadata, info.size_bytes, self.metadata, self.size_bytes)
+        # What was streamed bears no digest: nobody knew it yet.
+        streamed = DIGEST_KEY not in info.metadata and self.wrote(info)
+        if verdict is Existing.OURS or streamed:
+            found = _verified(store, info, self, lend, sent)
+            if found is not None:
+                return Found(info.etag, found)
+        if verdict is Existing.UNKNOWN_CODEC:
+            codec = info.metadata.get(CODEC_KEY)
+            raise ConflictError(f"{key} is stored by {codec}, which this version cannot decode")
+        if verdict is Existing.FOREIGN:
+            raise ConflictError(f"{key} holds an object that is not of this save")
+        if verdict is Existing.STRAY or (verdict is Existing.OLDER and not self.replaces(info)):
+            raise StrayObjectError(f"{key} holds other bytes, which nobody here put there")
+        if verdict is Existing.OLDER and self.is_fixed():
+            raise ConflictError(f"{key} holds what the bucket's documents say, and other bytes")
+        return if_match(info.etag)
+
 
 def abort_replaced(store: ObjectStore, key: str, upload_ids: Iterable[str]) -> None:
     """Abort the uploads of versions that were replaced, before anything of the new one is sent.
@@ -128,43 +191,6 @@ def abort_replaced(store: ObjectStore, key: str, upload_ids: Iterable[str]) -> N
     """
     for upload_id in upload_ids:
         store.abort_upload(key, upload_id)
-
-
-def look(
-    store: ObjectStore, target: UploadTarget, lend: Lend, sent: Stored | None = None
-) -> Stored | Condition:
-    """Return how ``target`` is stored there, verified; or the condition to write it under.
-
-    Only what this store itself replaced is replaced there, and nothing that a document speaks of:
-    what is published stays as it is, whatever became of the disk of its node. A compressed object
-    of the same bytes is never replaced once it is sound, whoever wrote it: its frames may be
-    recorded elsewhere.
-
-    Args:
-        store: Where to look.
-        target: What to look for.
-        lend: Lends buffers to read back into.
-        sent: What was sent; without it a compressed object is read back, and decoded.
-
-    Raises:
-        StrayObjectError: It may be written under another key.
-        ConflictError: It may not be written.
-    """
-    info = store.head(target.key)
-    if info is None:
-        return IF_ABSENT
-    verdict = judge_existing(info.metadata, info.size_bytes, target.metadata, target.size_bytes)
-    if verdict is Existing.UNKNOWN_CODEC:
-        codec = info.metadata.get(CODEC_KEY)
-        raise ConflictError(f"{target.key} is stored by {codec}, which this version cannot decode")
-    if verdict is Existing.FOREIGN:
-        raise ConflictError(f"{target.key} holds an object that is not of this save")
-    if verdict is Existing.STRAY or (verdict is Existing.OLDER and not target.replaces(info)):
-        raise StrayObjectError(f"{target.key} holds other bytes, which nobody here put there")
-    if verdict is Existing.OLDER and target.is_fixed():
-        raise ConflictError(f"{target.key} holds what the bucket's documents say, and other bytes")
-    found = _verified(store, info, target, lend, sent) if verdict is Existing.OURS else None
-    return found or if_match(info.etag)
 
 
 def _verified(

@@ -111,15 +111,22 @@ class IncidentRecord:
 
 @dataclass(frozen=True, slots=True)
 class UploadRecord:
-    """How far the drain of one shard to one remote got."""
+    """A multipart upload of one shard to one remote, if one was begun, and its finished parts.
 
-    upload_id: str | None
-    part_bytes: int | None
-    attempts: int
-    verified_at: float | None
+    Attributes:
+        part_bytes: The size of its parts; of compressed ones, the room for each.
+        codec: How its parts are encoded: all of them the same way.
+        element_size: The size of the elements whose planes its parts hold, or 0.
+    """
+
+    upload_id: str | None = None
+    part_bytes: int | None = None
     codec: Codec = Codec.RAW
     element_size: int = 0
     parts: tuple[UploadedPart, ...] = ()
+
+
+NOTHING_BEGUN = UploadRecord()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.bucket_format.uploads import UploadedPart
 
 from cachetier.local.catalog import rows, saves, shards
-from cachetier.local.catalog.rows import Replaced, UploadRecord
+from cachetier.local.catalog.rows import NOTHING_BEGUN, Replaced, UploadRecord
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import DECIDED_COPIES
 
@@ -29,22 +29,20 @@ def names_of_save(sql: apsw.Connection, number: int, names: Sequence[str]) -> li
 
 def progress_of(sql: apsw.Connection, version: int, remote: str) -> UploadRecord:
     row = sql.execute(
-        "SELECT upload_id, part_bytes, attempts, verified_at, codec, element_size FROM drains "
+        "SELECT upload_id, part_bytes, codec, element_size FROM drains "
         "WHERE version = ? AND remote = ?",
         (version, remote),
     ).fetchone()
     if row is None:
-        return UploadRecord(None, None, 0, None)
+        return NOTHING_BEGUN
     parts = sql.execute(
         f"SELECT {rows.UPLOADED_PART_COLUMNS} FROM uploaded_parts "
         "WHERE version = ? AND remote = ? ORDER BY number",
         (version, remote),
     )
     finished = tuple(rows.upload_part_of(part) for part in parts)
-    upload_id, part_bytes, attempts, verified_at, codec, element_size = row
-    return UploadRecord(
-        upload_id, part_bytes, attempts, verified_at, Codec(codec), element_size, finished
-    )
+    upload_id, part_bytes, codec, element_size = row
+    return UploadRecord(upload_id, part_bytes, Codec(codec), element_size, finished)
 
 
 def forget_leftovers(sql: apsw.Connection, number: int) -> None:
@@ -91,15 +89,7 @@ def replaced_by(sql: apsw.Connection, number: int, name: str, remote: str) -> Re
     )
 
 
-def begin_upload(
-    sql: apsw.Connection,
-    version: int,
-    remote: str,
-    upload_id: str,
-    part_bytes: int,
-    codec: Codec = Codec.RAW,
-    element_size: int = 0,
-) -> None:
+def begin_upload(sql: apsw.Connection, version: int, remote: str, upload: UploadRecord) -> None:
     """Remember a multipart upload, so that it goes on after a crash."""
     shards.require(sql, version)
     sql.execute("DELETE FROM uploaded_parts WHERE version = ? AND remote = ?", (version, remote))
@@ -110,7 +100,7 @@ def begin_upload(
         "codec = excluded.codec, element_size = excluded.element_size, "
         "stored_bytes = iif((codec, element_size) = (excluded.codec, excluded.element_size), "
         "stored_bytes, NULL)",
-        (version, remote, upload_id, part_bytes, codec, element_size),
+        (version, remote, upload.upload_id, upload.part_bytes, upload.codec, upload.element_size),
     )
 
 

@@ -24,6 +24,7 @@ from cachetier.drain.channel import METHODS, encode_reply
 from cachetier.drain.messages import Handout, LocalShard, PartPage, Size
 from cachetier.drain.schedule.tasks import Task, TaskKind
 from cachetier.drain.upload.compression_model import Verdict
+from cachetier.local.catalog.rows import UploadRecord
 from cachetier.model.packs import Member
 
 IN_PACK = InPack("pack-1-0", 3, 100, 2**64 - 1)
@@ -87,19 +88,19 @@ def test_a_descriptor_is_closed_where_its_reply_cannot_be_read() -> None:
 
 
 def test_bytes_arrive_whatever_they_are() -> None:
-    body, _ = encode_reply(LocalShard(BYTES, (1,), None, None, None, Codec.RAW, 0))
+    body, _ = encode_reply(LocalShard(BYTES, (1,), None))
 
     assert received("open_shard", body).body == BYTES
 
 
 def test_a_descriptor_goes_beside_the_message_and_one_that_nobody_wants_is_closed() -> None:
     reader, writer = os.pipe()
-    shard = LocalShard(None, (1,), reader, "id", 5, Codec.RAW, 0)
+    shard = LocalShard(None, (1,), reader, UploadRecord("id", 5))
     body, descriptor = encode_reply(shard)
     assert descriptor == reader
 
     arrived = received("open_shard", body, writer)
-    assert arrived == LocalShard(None, (1,), writer, "id", 5, Codec.RAW, 0)
+    assert arrived == LocalShard(None, (1,), writer, UploadRecord("id", 5))
 
     received("finish_task", encode_reply(None)[0], writer)
     with pytest.raises(OSError):
@@ -147,7 +148,7 @@ def test_a_descriptor_is_closed_where_its_reply_cannot_be_written() -> None:
     os.close(writer)
 
     with pytest.raises(UnicodeEncodeError):
-        encode_reply(LocalShard(None, (1,), reader, "no /\udcff", 5, Codec.RAW, 0))
+        encode_reply(LocalShard(None, (1,), reader, UploadRecord("no /\udcff", 5)))
 
     with pytest.raises(OSError):
         os.fstat(reader)

@@ -9,6 +9,7 @@ from cachetier_client.identity.names import SaveIds
 from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.errors import IntegrityError, NotFoundError
 from cachetier.local.catalog import copies
+from cachetier.local.catalog.rows import UploadRecord
 from cachetier.local.files.data_files import Files
 from cachetier.model.lifecycle import ShardState
 from tests.fakes.fake_clock import FakeClock
@@ -18,6 +19,7 @@ from tests.stateful.node import Node
 from tests.unit.drain.serve.answering import Answering
 
 IDS = SaveIds("run", 1, "save", 0, 1)
+FRAMES = UploadRecord("upload", 1 << 20, Codec.ZSTD)
 DATA = bytes(range(256)) * 400
 
 
@@ -136,8 +138,8 @@ def test_a_lost_shard_is_stored_otherwise_while_no_document_says_how_it_was(
     version = serve.shard("a").version
     serve.service.shards_lost((version,))
 
-    serve.service.upload_begun(version, "upload", 1 << 20, Codec.ZSTD, 0)
-    assert serve.service.open_shard(version).codec is Codec.ZSTD
+    serve.service.upload_begun(version, FRAMES)
+    assert serve.service.open_shard(version).upload.codec is Codec.ZSTD
     verified_in_pack(serve, "a", "pack-0-1")
 
     assert serve.shard("a").state is ShardState.CLEAN
@@ -152,9 +154,9 @@ def test_a_lost_shard_is_not_begun_in_frames_where_a_document_calls_it_raw(
     described(serve)
 
     with pytest.raises(IntegrityError, match="cannot be sent as it was stored"):
-        serve.service.upload_begun(version, "upload", 1 << 20, Codec.ZSTD, 0)
+        serve.service.upload_begun(version, FRAMES)
 
-    assert serve.service.open_shard(version).upload_id is None
+    assert serve.service.open_shard(version).upload.upload_id is None
     assert serve.shard("a").state is ShardState.DIRTY
 
 
@@ -189,7 +191,7 @@ def test_clients_hear_once_of_a_shard_that_cannot_be_sent_as_it_was(serve: Answe
 
     for _ in range(2):
         with pytest.raises(IntegrityError):
-            serve.service.upload_begun(version, "upload", 1 << 20, Codec.ZSTD, 0)
+            serve.service.upload_begun(version, FRAMES)
 
     (incident,) = serve.incidents()
     assert incident.name == "a"

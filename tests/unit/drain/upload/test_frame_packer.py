@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import zstandard
 from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, table_bytes
-from cachetier_client.bucket_format.uploads import PART_BYTES
+from cachetier_client.bucket_format.uploads import PART_BYTES, UploadedPart
 from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 
 from cachetier.codec.frames import FrameEncoder
@@ -16,7 +16,7 @@ from cachetier.drain.upload import frame_packer
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compressor import Compressor, Recipe
 from cachetier.drain.upload.encoding import Encoding
-from cachetier.drain.upload.frame_packer import Packed, Packer
+from cachetier.drain.upload.frame_packer import Packer
 from cachetier.drain.upload.part_room import PartRoom
 from cachetier.drain.upload.source import DamagedError
 from tests.fakes.bodies import noise
@@ -32,15 +32,15 @@ def zstd() -> Iterator[Encoding]:
     compressor.close()
 
 
-def packed(packer: Packer, room: int = PART_BYTES) -> list[tuple[Packed, bytes]]:
+def packed(packer: Packer, room: int = PART_BYTES) -> list[tuple[UploadedPart, bytes]]:
     parts = []
     while not packer.ended:
-        part = packer.next_part(PartRoom(Buffers(), room))
-        parts.append((part, b"".join(part.body)))
+        made = packer.next_part(PartRoom(Buffers(), room))
+        parts.append((made.part, b"".join(made.body)))
     return parts
 
 
-def decoded(parts: list[tuple[Packed, bytes]]) -> bytes:
+def decoded(parts: list[tuple[UploadedPart, bytes]]) -> bytes:
     body = io.BytesIO(b"".join(body for _, body in parts))
     return zstandard.ZstdDecompressor().stream_reader(body, read_across_frames=True).read()
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.buffers import Buffers
-from cachetier.drain.upload.frame_packer import Copied, Packer
+from cachetier.drain.upload.encoding import Encoding
+from cachetier.drain.upload.frame_packer import Packer
 from cachetier.drain.upload.part_room import PartRoom
 from cachetier.drain.upload.source import ShardSource
 from cachetier.model.composing import DonorFrames
@@ -23,15 +24,12 @@ from tests.unit.drain.shards import Memory
 NOTHING: ShardSource = Memory(b"")
 
 
-class Made:
+class Made(Encoding):
     """Hands out frames that are there already, and remembers for which blocks it was asked."""
 
     def __init__(self, frames: list[bytes]) -> None:
         self.frames = frames
         self.asked: list[int] = []
-
-    def part_room(self, room: int) -> int:
-        return room
 
     def submit(self, source: ShardSource, size_bytes: int, block: int) -> Future[bytes]:
         self.asked.append(block)
@@ -69,18 +67,17 @@ def composed(
     packer = Packer(made, NOTHING, size_bytes, frames, len(before), donor=donor)
     parts, reached = [], len(before) * BLOCK_BYTES
     while not packer.ended:
-        part = packer.next_copied()
-        if isinstance(part, Copied):
-            body = there[part.start : part.start + part.size_bytes]
-            parts.append((True, body))
-            described = part.digest, part.raw_start, part.raw_bytes
+        copied = packer.next_copied()
+        if copied is not None:
+            part = copied.part
+            body = there[copied.start : copied.start + part.size_bytes]
         else:
             packed = packer.next_part(PartRoom(Buffers(), PART_BYTES))
-            body = b"".join(packed.body)
-            parts.append((False, body))
-            described = packed.digest, packed.raw_start, packed.raw_bytes
-        assert described[:2] == (digest_of(body), reached)
-        reached += described[2]
+            part, body = packed.part, b"".join(packed.body)
+        parts.append((copied is not None, body))
+        assert (part.digest, part.size_bytes) == (digest_of(body), len(body))
+        assert part.raw_start == reached
+        reached += part.raw_bytes
     return parts
 
 

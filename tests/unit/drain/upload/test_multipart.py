@@ -20,11 +20,12 @@ from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compressor import Compressor
-from cachetier.drain.upload.part_sender import PARTS_AT_ONCE, UploadContext
+from cachetier.drain.upload.journal import Journal
 from cachetier.drain.upload.server_copies import Ask, Copies, Offer, nobody
 from cachetier.drain.upload.target import UploadTarget
-from cachetier.drain.upload.uploader import Uploader
+from cachetier.drain.upload.uploader import PARTS_AT_ONCE, UploadContext, Uploader
 from cachetier.errors import RemoteDigestError, StoppingError, TransientError, UploadGoneError
+from cachetier.local.catalog.rows import UploadRecord
 from cachetier.model.compression import OFF, Mode, parsed_mode
 from cachetier.remote.base import Body
 from tests.fakes.bodies import compressible
@@ -33,7 +34,7 @@ from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import content_of
 from tests.stateful.real_drain import InCaller
-from tests.unit.drain.shards import Memory, Recorded
+from tests.unit.drain.shards import Memory
 
 BLOCKS = 6
 ZSTD = parsed_mode("zstd:1")
@@ -92,10 +93,10 @@ def upload(
     context: UploadContext,
     target: UploadTarget,
     data: bytes,
-    progress: Recorded | None = None,
+    progress: Journal | None = None,
     ask: Ask = nobody,
 ) -> Stored:
-    return Uploader(context).upload(target, Memory(data), progress or Recorded(), ask)
+    return Uploader(context).upload(target, Memory(data), progress or Journal(), ask)
 
 
 def copied_bytes(context: UploadContext) -> int:
@@ -119,7 +120,7 @@ class Forgetful(Counting):
 
 
 def test_an_upload_that_the_store_forgets_is_begun_anew_and_sent_whole(data: bytes) -> None:
-    store, progress = Forgetful(), Recorded()
+    store, progress = Forgetful(), Journal()
 
     stored = upload(context_of(store), target_of(data), data, progress)
 
@@ -141,13 +142,13 @@ class Unkept(Counting):
 def test_an_upload_that_never_becomes_the_object_is_given_up_and_leaves_nothing_behind(
     data: bytes,
 ) -> None:
-    store, progress = Unkept(), Recorded()
+    store, progress = Unkept(), Journal()
 
     with pytest.raises(RemoteDigestError, match="does not keep what was sent"):
         upload(context_of(store), target_of(data), data, progress)
 
     assert (store.head("key"), list(store.list_uploads(""))) == (None, [])
-    assert (store.begun, progress.upload_id) == (3, None)
+    assert (store.begun, progress.record.upload_id) == (3, None)
 
 
 class LateReply(Counting):
@@ -186,8 +187,8 @@ def test_a_sound_object_that_appears_while_parts_go_is_not_written_over(data: by
 def test_a_drain_that_stops_begins_no_more_parts_and_the_next_one_sends_only_the_rest(
     data: bytes,
 ) -> None:
-    store, progress = Counting(), Recorded()
-    context = replace(context_of(store), stopping=lambda: len(progress.sent) == 2)
+    store, progress = Counting(), Journal()
+    context = replace(context_of(store), stopping=lambda: len(progress.parts()) == 2)
     with pytest.raises(StoppingError):
         upload(context, target_of(data), data, progress)
     assert store.sent_bytes == 2 * BLOCK_BYTES
@@ -201,20 +202,20 @@ def test_a_drain_that_stops_begins_no_more_parts_and_the_next_one_sends_only_the
 def test_after_a_part_that_fails_only_those_under_way_are_sent() -> None:
     data = bytes((2 * PARTS_AT_ONCE + 4) * BLOCK_BYTES)
     store = FaultyObjectStore(MemoryObjectStore(minimum_part_bytes=1), [fail("upload_part", 2)])
-    progress = Recorded()
+    progress = Journal()
 
     with pytest.raises(TransientError):
         upload(context_of(store), target_of(data), data, progress)
 
     under_way = PARTS_AT_ONCE + 1
     assert store.calls["upload_part"] == under_way
-    assert len(progress.sent) == under_way - 1
+    assert len(progress.parts()) == under_way - 1
 
 
 def test_a_drain_that_cannot_compress_begins_an_upload_of_frames_anew(data: bytes) -> None:
-    store, progress = Counting(), Recorded()
+    store, progress = Counting(), Journal()
     upload_id = store.create_upload("key")
-    progress.begun(upload_id, 2 * BLOCK_BYTES, Codec.ZSTD)
+    progress.begun(UploadRecord(upload_id, 2 * BLOCK_BYTES, Codec.ZSTD))
 
     stored = upload(context_of(store), target_of(data, ZSTD), data, progress)
 
@@ -244,10 +245,10 @@ def donated(store: MemoryObjectStore, data: bytes, chooser: Chooser | None) -> O
 def test_an_upload_of_frames_that_was_begun_takes_nothing_of_a_donor_of_raw_bytes(
     data: bytes, chooser: Chooser
 ) -> None:
-    store, progress, target = Counting(), Recorded(), target_of(data, ZSTD)
+    store, progress, target = Counting(), Journal(), target_of(data, ZSTD)
     offer = donated(store, data, None)
     upload_id = store.create_upload("key", compressed_metadata(target.metadata, len(data)))
-    progress.begun(upload_id, 2 * BLOCK_BYTES, Codec.ZSTD)
+    progress.begun(UploadRecord(upload_id, 2 * BLOCK_BYTES, Codec.ZSTD))
     context = replace(context_of(store), chooser=chooser)
 
     stored = upload(context, target, data, progress, lambda: offer)

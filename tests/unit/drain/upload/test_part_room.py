@@ -16,10 +16,10 @@ from cachetier.drain.upload.buffers import PIECE_BYTES, Buffers
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compressor import Compressor
+from cachetier.drain.upload.journal import Journal
 from cachetier.drain.upload.part_room import GivenBackError, PartRoom
-from cachetier.drain.upload.part_sender import MADE_AT_MOST, UploadContext
 from cachetier.drain.upload.target import UploadTarget
-from cachetier.drain.upload.uploader import Uploader
+from cachetier.drain.upload.uploader import MADE_AT_MOST, UploadContext, Uploader
 from cachetier.errors import TransientError
 from cachetier.model.compression import parsed_mode
 from cachetier.remote.base import Body, pieces_of
@@ -28,7 +28,7 @@ from tests.fakes.bodies import compressible, noise
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import content_of
 from tests.stateful.real_drain import InCaller
-from tests.unit.drain.shards import Memory, Recorded
+from tests.unit.drain.shards import Memory
 
 DATA = noise(2 * PIECE_BYTES + 77)
 
@@ -159,4 +159,4 @@ def sent(store: MemoryObjectStore, data: bytes, chooser: Chooser, mode: str) -> 
     target = UploadTarget("key", metadata, content, "run", parsed_mode(mode), facts=facts)
     retrying = CallPolicy(store, retries=Retries(sleep=lambda _seconds: None))
     context = UploadContext(retrying, ShortBuffers(), InCaller(), chooser=chooser)
-    return Uploader(context).upload(target, Memory(data), Recorded()).codec
+    return Uploader(context).upload(target, Memory(data), Journal()).codec

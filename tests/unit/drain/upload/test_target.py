@@ -21,7 +21,6 @@ from cachetier.drain.upload.target import (
     UploadTarget,
     frames_read_back,
     is_verified,
-    look,
     noticing_blocked,
 )
 from cachetier.errors import TransientError
@@ -135,10 +134,10 @@ def test_an_older_version_is_replaced_only_where_it_was_replaced_here_and_no_doc
     )
 
     if replaced_here and not fixed:
-        assert look(store, target, Buffers().lend) == if_match(info.etag)
+        assert target.look(store, Buffers().lend) == if_match(info.etag)
         return
     with pytest.raises(ConflictError) as refused:
-        look(store, target, Buffers().lend)
+        target.look(store, Buffers().lend)
     assert isinstance(refused.value, StrayObjectError) is not replaced_here
     assert store.get("key") == b"old"
 
@@ -154,7 +153,7 @@ def test_an_object_of_a_codec_that_nobody_knows_is_neither_taken_for_raw_nor_wri
     store.put("key", body, digest=digest_of(body), metadata=theirs)
 
     with pytest.raises(ConflictError, match="lz4") as refused:
-        look(store, UploadTarget("key", metadata, content), Buffers().lend)
+        UploadTarget("key", metadata, content).look(store, Buffers().lend)
     assert not isinstance(refused.value, StrayObjectError)
     assert store.get("key") == body
 

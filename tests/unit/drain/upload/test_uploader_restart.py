@@ -16,9 +16,9 @@ from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compression_model import Link
 from cachetier.drain.upload.compressor import Compressor
-from cachetier.drain.upload.part_sender import UploadContext
+from cachetier.drain.upload.journal import Journal
 from cachetier.drain.upload.target import UploadTarget
-from cachetier.drain.upload.uploader import Uploader
+from cachetier.drain.upload.uploader import UploadContext, Uploader
 from cachetier.errors import UploadGoneError
 from cachetier.model.compression import AUTO
 from cachetier.remote.base import Body
@@ -53,29 +53,11 @@ class Store(MemoryObjectStore):
         return part
 
 
-class Progress:
+class Forgetful(Journal):
     """Remembers nothing across a crash."""
-
-    def __init__(self) -> None:
-        self.upload_id: str | None = None
-        self.part_bytes: int | None = None
-        self.codec, self.element_size = Codec.RAW, 0
 
     def parts(self) -> list[UploadedPart]:
         return []
-
-    def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
-        self.upload_id, self.part_bytes = upload_id, part_bytes
-        self.codec, self.element_size = codec, element_size
-
-    def part_done(self, part: UploadedPart) -> None:
-        """Nothing to do."""
-
-    def flush(self) -> None:
-        """Nothing to do."""
-
-    def gone(self) -> None:
-        self.upload_id = None
 
 
 @contextmanager
@@ -94,7 +76,7 @@ def uploaded(store: Store, data: bytes) -> Stored:
     content = Content(len(data), combine(blocks, len(data)), blocks)
     target = UploadTarget("key", object_metadata("s", "store", 1, content), content, "run", AUTO)
     with uploader(store) as sending:
-        return sending.upload(target, Memory(data), Progress())
+        return sending.upload(target, Memory(data), Forgetful())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import CatalogDamagedError, NotFoundError
 from cachetier.local.catalog import copies, notes, parts, saves, shards, uploads
-from cachetier.local.catalog.rows import IncidentRecord, NewShard
+from cachetier.local.catalog.rows import IncidentRecord, NewShard, UploadRecord
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ForbiddenTransitionError, SaveState, ShardState
 from cachetier.model.names import DURABLE
@@ -42,7 +42,7 @@ def save_state(store: Store, save_id: str = "save-1") -> SaveState:
 
 def test_an_upload_is_found_again_with_its_finished_parts(store: Store) -> None:
     shard = put(store)
-    store.write(uploads.begin_upload, shard.version, DURABLE, "upload", 16)
+    store.write(uploads.begin_upload, shard.version, DURABLE, UploadRecord("upload", 16))
     part = UploadedPart(1, "etag", 16, 0xAB, 0, 16)
     store.write(uploads.record_parts, shard.version, DURABLE, [part])
 
@@ -56,7 +56,7 @@ def test_an_upload_has_the_parts_of_its_own_shard_and_remote_alone(store: Store)
     found = {(each.version, remote) for each in (first, second) for remote in ("far", "near")}
     for version, remote in found:
         of = f"{version} {remote}"
-        store.write(uploads.begin_upload, version, remote, of, 16)
+        store.write(uploads.begin_upload, version, remote, UploadRecord(of, 16))
         part = UploadedPart(1, of, 16, 0xAB, 0, 16)
         store.write(uploads.record_parts, version, remote, [part])
 
@@ -68,7 +68,9 @@ def test_an_upload_has_the_parts_of_its_own_shard_and_remote_alone(store: Store)
 
 def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(store: Store) -> None:
     shard = put(store)
-    store.write(uploads.begin_upload, shard.version, DURABLE, "upload", 16, Codec.ZSTD)
+    store.write(
+        uploads.begin_upload, shard.version, DURABLE, UploadRecord("upload", 16, Codec.ZSTD)
+    )
     part = UploadedPart(
         1, "etag", 16, 2**64 - 1, 8 << 20, 4 << 20, (StoredFrame(7, 1), StoredFrame(9, 2**64 - 1))
     )
@@ -82,7 +84,7 @@ def test_an_upload_of_frames_is_found_again_with_what_each_part_holds(store: Sto
 def test_what_a_remote_holds_is_remembered_for_each(store: Store) -> None:
     shard = put(store)
     frames = Stored(Codec.ZSTD, 50 + table_bytes(1), 2**64 - 1, (StoredFrame(50, 3),))
-    store.write(uploads.begin_upload, shard.version, "far", "upload", 16, Codec.ZSTD)
+    store.write(uploads.begin_upload, shard.version, "far", UploadRecord("upload", 16, Codec.ZSTD))
     store.write(copies.record_verified, shard.version, "far", ["far", "near"], NOW, frames)
     store.write(copies.record_verified, shard.version, "near", ["far", "near"], NOW)
 
@@ -106,7 +108,7 @@ def test_frames_that_cannot_be_the_shard_are_damage(store: Store, sizes: tuple[i
 
 def test_a_new_upload_forgets_the_parts_of_the_old_one(store: Store) -> None:
     shard = put(store)
-    store.write(uploads.begin_upload, shard.version, DURABLE, "first", 16)
+    store.write(uploads.begin_upload, shard.version, DURABLE, UploadRecord("first", 16))
     store.write(
         uploads.record_parts,
         shard.version,
@@ -114,7 +116,7 @@ def test_a_new_upload_forgets_the_parts_of_the_old_one(store: Store) -> None:
         [UploadedPart(1, "etag", 16, 0xAB, 0, 16)],
     )
 
-    store.write(uploads.begin_upload, shard.version, DURABLE, "second", 32)
+    store.write(uploads.begin_upload, shard.version, DURABLE, UploadRecord("second", 32))
     progress = store.read(lambda sql: uploads.progress_of(sql, shard.version, DURABLE))
     assert (progress.upload_id, progress.part_bytes, progress.parts) == ("second", 32, ())
 
@@ -153,12 +155,14 @@ def test_a_shard_is_clean_once_every_required_remote_has_it(store: Store) -> Non
 
 def test_reports_about_a_replaced_shard_are_refused(store: Store) -> None:
     shard = put(store, b"first")
-    store.write(uploads.begin_upload, shard.version, DURABLE, "upload", 16)
+    store.write(uploads.begin_upload, shard.version, DURABLE, UploadRecord("upload", 16))
     put(store, b"second")
 
     reports: list[Callable[[], object]] = [
         lambda: store.write(copies.record_verified, shard.version, DURABLE, [DURABLE], NOW),
-        lambda: store.write(uploads.begin_upload, shard.version, DURABLE, "again", 16),
+        lambda: store.write(
+            uploads.begin_upload, shard.version, DURABLE, UploadRecord("again", 16)
+        ),
         lambda: store.write(
             uploads.record_parts,
             shard.version,

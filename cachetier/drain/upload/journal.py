@@ -1,52 +1,95 @@
-"""The progress of a multipart upload, and the object that its upload parts make."""
+"""The journal of an upload in parts, and the object that its parts make."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import Protocol
 
 from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame
 from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.io.digests import joined
 
+from cachetier.drain.serve.service import DrainService
+from cachetier.local.catalog.rows import NOTHING_BEGUN, UploadRecord
 
-class UploadProgress(Protocol):
-    """Where a multipart upload is remembered, synced.
+PARTS_AT_ONCE = 8
+FRAMES_AT_ONCE = 4096
+FLUSH_SECONDS = 2.0
 
-    Any of them may raise NotFoundError: the shard was replaced or deleted.
+
+class Journal:
+    """What is known of one upload in parts, as long as this process runs.
+
+    Attributes:
+        record: The upload begun before; without its parts.
     """
 
-    @property
-    def upload_id(self) -> str | None:
-        """The upload begun before, if any."""
-
-    @property
-    def part_bytes(self) -> int | None:
-        """The size of its parts; of compressed ones, the room for each."""
-
-    @property
-    def codec(self) -> Codec:
-        """How its parts are encoded: all of them the same way."""
+    def __init__(self, record: UploadRecord = NOTHING_BEGUN) -> None:
+        self.record = record
+        self._parts: list[UploadedPart] = []
 
     def parts(self) -> list[UploadedPart]:
         """Return its parts that were finished, in order."""
+        return sorted(self._parts, key=lambda part: part.number)
 
-    @property
-    def element_size(self) -> int:
-        """The size of the elements whose planes its parts hold, or 0."""
-
-    def begun(self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0) -> None:
-        """Remember a new upload."""
+    def begun(self, record: UploadRecord) -> None:
+        """Remember a new upload, without any part."""
+        self.record, self._parts = record, []
 
     def part_done(self, part: UploadedPart) -> None:
         """Remember a finished part, soon; called by many threads."""
+        self._parts.append(part)
 
     def flush(self) -> None:
         """Remember the finished parts now."""
 
     def gone(self) -> None:
         """Forget the upload."""
+        self.begun(NOTHING_BEGUN)
+
+
+class ReportedJournal(Journal):
+    """The journal that ``serve`` keeps in the catalog, synced.
+
+    Finished parts are reported in bundles: each report costs a sync, and what a crash forgets is
+    only sent again. Any call may raise NotFoundError: the shard was replaced or deleted.
+    """
+
+    def __init__(self, serve: DrainService, version: int, record: UploadRecord) -> None:
+        super().__init__(record)
+        self._serve = serve
+        self._version = version
+        self._lock = threading.Lock()
+        self._flush_at = 0.0
+
+    def parts(self) -> list[UploadedPart]:
+        return [*self._serve.finished_parts(self._version)]
+
+    def begun(self, record: UploadRecord) -> None:
+        self._serve.upload_begun(self._version, record)
+        self.record = record
+
+    def part_done(self, part: UploadedPart) -> None:
+        with self._lock:
+            self._parts.append(part)
+            frames = sum(len(finished.frames) for finished in self._parts)
+            many = len(self._parts) >= PARTS_AT_ONCE or frames >= FRAMES_AT_ONCE
+            due = many or time.monotonic() >= self._flush_at
+        if due:
+            self.flush()
+
+    def flush(self) -> None:
+        with self._lock:
+            finished, self._parts = self._parts, []
+            self._flush_at = time.monotonic() + FLUSH_SECONDS
+        if finished:
+            self._serve.parts_done(self._version, tuple(finished))
+
+    def gone(self) -> None:
+        self.record = NOTHING_BEGUN
+        self._serve.upload_gone(self._version)
 
 
 def contiguous(parts: Iterable[UploadedPart]) -> list[UploadedPart]:
@@ -99,10 +142,10 @@ def is_whole(stored: Stored, content: Content) -> bool:
     return True
 
 
-def sent_before(progress: UploadProgress, content: Content) -> Stored | None:
+def sent_before(journal: Journal, content: Content) -> Stored | None:
     """Return what an upload of frames that was sent to its end has made, if it is known."""
-    if progress.upload_id is None or progress.codec is Codec.RAW:
+    record = journal.record
+    if record.upload_id is None or record.codec is Codec.RAW:
         return None
-    parts = contiguous(progress.parts())
-    stored = stored_of(progress.codec, parts, content, progress.element_size)
+    stored = stored_of(record.codec, contiguous(journal.parts()), content, record.element_size)
     return stored if is_whole(stored, content) else None

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
 from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame, table_bytes
 from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
-from cachetier.drain.upload.progress import (
+from cachetier.drain.upload.journal import (
+    Journal,
     contiguous,
     is_whole,
     sent_before,
     stored_of,
 )
+from cachetier.local.catalog.rows import UploadRecord
 
 CONTENT = Content(3 * BLOCK_BYTES, 1, (1, 2, 3))
 BODIES = [b"a" * 100 + b"b" * 200, b"c" * 300 + b"t" * table_bytes(3)]
@@ -33,29 +33,12 @@ FIRST = sent(1, BODIES[0], 0, 100, 200)
 LAST = sent(2, BODIES[1], 2, 300)
 
 
-@dataclass
-class Recorded:
-    """A progress that was begun with frames."""
-
-    finished: list[UploadedPart]
-    upload_id: str | None = "upload"
-    part_bytes: int | None = 16
-    codec: Codec = Codec.ZSTD
-    element_size: int = 0
-    done: list[UploadedPart] = field(default_factory=list)
-
-    def parts(self) -> list[UploadedPart]:
-        return self.finished
-
-    def begun(
-        self, upload_id: str, part_bytes: int, codec: Codec, element_size: int = 0
-    ) -> None: ...
-
-    def part_done(self, part: UploadedPart) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def gone(self) -> None: ...
+def recorded(*parts: UploadedPart, codec: Codec = Codec.ZSTD) -> Journal:
+    """Return the journal of an upload that was begun with frames."""
+    journal = Journal(UploadRecord("upload", 16, codec))
+    for part in parts:
+        journal.part_done(part)
+    return journal
 
 
 def test_parts_make_the_object_that_was_sent() -> None:
@@ -64,7 +47,7 @@ def test_parts_make_the_object_that_was_sent() -> None:
     whole = b"".join(BODIES)
     assert stored == Stored(Codec.ZSTD, len(whole), digest_of(whole), frames(100, 200, 300))
     assert is_whole(stored, CONTENT)
-    assert sent_before(Recorded([LAST, FIRST]), CONTENT) == stored
+    assert sent_before(recorded(LAST, FIRST), CONTENT) == stored
 
 
 def test_raw_parts_make_the_shard_itself() -> None:
@@ -90,13 +73,13 @@ def test_only_an_unbroken_row_counts(parts: list[UploadedPart], kept: list[Uploa
 @pytest.mark.parametrize(
     "progress",
     [
-        Recorded([FIRST]),
-        Recorded([]),
-        Recorded([FIRST, LAST], upload_id=None),
-        Recorded([FIRST, LAST], codec=Codec.RAW),
-        Recorded([FIRST, sent(2, BODIES[1][:-1], 2, 300)]),
+        recorded(FIRST),
+        recorded(),
+        Journal(),
+        recorded(FIRST, LAST, codec=Codec.RAW),
+        recorded(FIRST, sent(2, BODIES[1][:-1], 2, 300)),
     ],
     ids=["half", "none", "no upload", "raw", "no whole table"],
 )
-def test_what_is_not_known_to_the_end_is_not_known(progress: Recorded) -> None:
+def test_what_is_not_known_to_the_end_is_not_known(progress: Journal) -> None:
     assert sent_before(progress, CONTENT) is None
