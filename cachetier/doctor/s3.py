@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import socket
 
     from cachetier.remote.s3.boto_client import FoundCredentials
-    from cachetier.remote.s3.inquiry import Inquiry
+    from cachetier.remote.s3.inquiry import S3Inquiry
 
 LARGE_BYTES = 64 << 20  # as large as bodies that we send become
 BEGUN_BYTES = 1 << 20  # more than a server reads before it answers, no more than nginx takes
@@ -35,8 +35,8 @@ SKEW_REFUSED_SECONDS = 600.0  # S3 refuses at fifteen minutes
 COLD = frozenset({"GLACIER", "DEEP_ARCHIVE"})
 
 
-def _inquiry(probe: Probe) -> Inquiry:
-    return cast("Inquiry", probe.inquiry)  # of a remote of S3
+def _inquiry(probe: Probe) -> S3Inquiry:
+    return cast("S3Inquiry", probe.inquiry)  # of a remote of S3
 
 
 def check_addressing(probe: Probe, _subject: Subject) -> CheckResult:

@@ -3,24 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
-from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart
-
-from cachetier.remote.base import (
-    Body,
-    Condition,
-    CopyRange,
-    Headers,
-    Into,
-    ListedPage,
-    Listing,
-    Metadata,
-    ObjectStore,
-    room_of,
-    size_of,
-)
+from cachetier.remote.base import ObjectStore, room_of, size_of
 
 Operation = Literal[
     "head",
@@ -39,6 +25,29 @@ Operation = Literal[
     "check",
 ]
 Answer = TypeVar("Answer")
+_Given = ParamSpec("_Given")
+
+
+def _forwarded(
+    method: Callable[Concatenate[ObjectStore, _Given], Answer],
+    operation: Operation,
+    size_bytes: Callable[..., int] = lambda *_arguments: 0,
+) -> Callable[Concatenate[WrappedObjectStore, _Given], Answer]:
+    """Return ``method`` as wrappers have it; ``size_bytes`` is called with its first arguments.
+
+    The store is looked up when it is called, as by then it may be another one.
+    """
+    name = method.__name__
+
+    def forward(
+        self: WrappedObjectStore, /, *arguments: _Given.args, **options: _Given.kwargs
+    ) -> Answer:
+        def call() -> Answer:
+            return getattr(self._store, name)(*arguments, **options)  # type: ignore[no-any-return]
+
+        return self._around(operation, size_bytes(*arguments), call)
+
+    return forward
 
 
 class WrappedObjectStore:
@@ -61,79 +70,24 @@ class WrappedObjectStore:
     def keeps_digests(self) -> bool:
         return self._store.keeps_digests
 
-    def head(self, key: str) -> ObjectInfo | None:
-        return self._around("head", 0, lambda: self._store.head(key))
-
-    def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
-        return self._around("get", 0, lambda: self._store.get(key, start, length))
-
-    def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
-        return self._around(
-            "read_into", room_of(into), lambda: self._store.read_into(key, start, into, etag)
-        )
-
-    def put(
-        self,
-        key: str,
-        body: Body,
-        *,
-        digest: int,
-        metadata: Metadata | None = None,
-        condition: Condition | None = None,
-        headers: Headers | None = None,
-    ) -> ObjectInfo:
-        return self._around(
-            "put",
-            size_of(body),
-            lambda: self._store.put(
-                key,
-                body,
-                digest=digest,
-                metadata=metadata,
-                condition=condition,
-                headers=headers,
-            ),
-        )
-
-    def create_upload(
-        self, key: str, metadata: Metadata | None = None, headers: Headers | None = None
-    ) -> str:
-        return self._around(
-            "create_upload", 0, lambda: self._store.create_upload(key, metadata, headers)
-        )
-
-    def upload_part(
-        self, key: str, upload_id: str, number: int, body: Body, *, digest: int
-    ) -> UploadedPart:
-        return self._around(
-            "upload_part",
-            size_of(body),
-            lambda: self._store.upload_part(key, upload_id, number, body, digest=digest),
-        )
-
-    def copy_part(
-        self, key: str, upload_id: str, number: int, source: CopyRange, *, digest: int
-    ) -> UploadedPart:
-        return self._around(
-            "copy_part",
-            0,
-            lambda: self._store.copy_part(key, upload_id, number, source, digest=digest),
-        )
-
-    def list_parts(self, key: str, upload_id: str) -> dict[int, tuple[str, int]]:
-        return self._around("list_parts", 0, lambda: self._store.list_parts(key, upload_id))
-
-    def complete_upload(
-        self, key: str, upload_id: str, parts: Sequence[UploadedPart], *, digest: int
-    ) -> ObjectInfo:
-        return self._around(
-            "complete_upload",
-            0,
-            lambda: self._store.complete_upload(key, upload_id, parts, digest=digest),
-        )
-
-    def abort_upload(self, key: str, upload_id: str) -> None:
-        return self._around("abort_upload", 0, lambda: self._store.abort_upload(key, upload_id))
+    head = _forwarded(ObjectStore.head, "head")
+    get = _forwarded(ObjectStore.get, "get")
+    read_into = _forwarded(
+        ObjectStore.read_into, "read_into", lambda _key, _start, into, *_: room_of(into)
+    )
+    put = _forwarded(ObjectStore.put, "put", lambda _key, body: size_of(body))
+    create_upload = _forwarded(ObjectStore.create_upload, "create_upload")
+    upload_part = _forwarded(
+        ObjectStore.upload_part, "upload_part", lambda _key, _id, _number, body: size_of(body)
+    )
+    copy_part = _forwarded(ObjectStore.copy_part, "copy_part")
+    list_parts = _forwarded(ObjectStore.list_parts, "list_parts")
+    complete_upload = _forwarded(ObjectStore.complete_upload, "complete_upload")
+    abort_upload = _forwarded(ObjectStore.abort_upload, "abort_upload")
+    list = _forwarded(ObjectStore.list, "list")
+    list_page = _forwarded(ObjectStore.list_page, "list")
+    delete = _forwarded(ObjectStore.delete, "delete")
+    check = _forwarded(ObjectStore.check, "check")
 
     def list_uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
         # Read to its end inside the call, as a failure half-way belongs to the call.
@@ -141,18 +95,3 @@ class WrappedObjectStore:
             "list_uploads", 0, lambda: builtins.list(self._store.list_uploads(prefix))
         )
         return iter(found)
-
-    def list(self, prefix: str, delimiter: str | None = None) -> Listing:
-        return self._around("list", 0, lambda: self._store.list(prefix, delimiter))
-
-    def list_page(self, prefix: str, delimiter: str, after: str, limit: int) -> ListedPage:
-        return self._around(
-            "list", 0, lambda: self._store.list_page(prefix, delimiter, after, limit)
-        )
-
-    def delete(self, key: str, etag: str | None = None) -> None:
-        return self._around("delete", 0, lambda: self._store.delete(key, etag))
-
-    def check(self) -> None:
-        # The store is looked up when it is called, as above: by then it may be another one.
-        return self._around("check", 0, lambda: self._store.check())  # noqa: PLW0108

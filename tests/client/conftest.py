@@ -43,7 +43,9 @@ def clock() -> FakeClock:
 def bucket(monkeypatch: pytest.MonkeyPatch) -> FakeBucket:
     """Stand in for the bucket that clients go to while the service is away."""
     fake = FakeBucket()
-    monkeypatch.setattr("cachetier_client.fallback.direct.objects.Requests", lambda _address: fake)
+    monkeypatch.setattr(
+        "cachetier_client.fallback.direct.s3.bucket.Requests", lambda _address: fake
+    )
     monkeypatch.setattr(parts, "THIS_PROCESS", parts.DirectRankParts())
     monkeypatch.setenv("CACHETIER_REMOTE", "s3://bucket/p")
     return fake

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cachetier_client.deadline import Deadline
-from cachetier_client.fallback.direct.requests import Answer, Piece
+from cachetier_client.fallback.direct.s3.requests import Answer, Piece
 from cachetier_client.io.digests import digest_of
 
 _CHECKSUM = "x-amz-checksum-crc64nvme"

@@ -11,8 +11,8 @@ from cachetier_client.bucket_format import documents
 from cachetier_client.clock import SystemClock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import IntegrityError
-from cachetier_client.fallback.direct.address import RemoteAddress
-from cachetier_client.fallback.direct.requests import Requests
+from cachetier_client.fallback.direct.s3.address import S3Address
+from cachetier_client.fallback.direct.s3.requests import Requests
 
 BODY = bytes(5000)
 
@@ -40,7 +40,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Requests]:
     with HTTPServer(("127.0.0.1", 0), Answering) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
-        made = Requests(RemoteAddress(bucket="b", endpoint=url))
+        made = Requests(S3Address(bucket="b", endpoint=url))
         yield made
         made.close()
         server.shutdown()

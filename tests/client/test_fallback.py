@@ -23,14 +23,14 @@ from cachetier_client.errors import (
     ServiceUnavailableError,
 )
 from cachetier_client.fallback.direct import parts
-from cachetier_client.fallback.direct.address import (
-    RemoteAddress,
+from cachetier_client.fallback.direct.remote import (
     first_of,
     from_environment,
     from_hello,
 )
-from cachetier_client.fallback.direct.credentials import Signer, SlowCredentialsError
-from cachetier_client.fallback.direct.requests import Requests
+from cachetier_client.fallback.direct.s3.address import S3Address
+from cachetier_client.fallback.direct.s3.credentials import Signer, SlowCredentialsError
+from cachetier_client.fallback.direct.s3.requests import Requests
 from cachetier_client.fallback.transport import FallbackTransport
 from cachetier_client.identity.names import SaveIds
 
@@ -210,7 +210,7 @@ def test_a_setting_that_means_nothing_is_refused_by_its_name(
 
 def test_the_environment_names_a_remote_as_it_does_for_the_service() -> None:
     assert from_environment({}) is None
-    assert from_environment({"CACHETIER_REMOTE": "s3://bucket"}) == RemoteAddress("bucket")
+    assert from_environment({"CACHETIER_REMOTE": "s3://bucket"}) == S3Address("bucket")
     full = {
         "CACHETIER_REMOTE": "s3://bucket/a/b/",
         "CACHETIER_REMOTE_ENDPOINT": "https://host:1",
@@ -219,7 +219,7 @@ def test_the_environment_names_a_remote_as_it_does_for_the_service() -> None:
         "CACHETIER_CONDITIONAL_WRITES": "off",
         "CACHETIER_KEY_LAYOUT": "spread",
     }
-    expected = RemoteAddress("bucket", "a/b", "https://host:1", "eu", "readback", False, True)
+    expected = S3Address("bucket", "a/b", "https://host:1", "eu", "readback", False, True)
     assert from_environment(full) == expected
 
 
@@ -234,23 +234,23 @@ def test_the_environment_says_how_objects_are_kept_as_it_does_for_the_service() 
         "CACHETIER_REMOTE_KMS_CONTEXT": '{"team": "llama"}',
         "CACHETIER_REMOTE_STORAGE_CLASS": "STANDARD_IA",
     }
-    assert from_environment(remote) == RemoteAddress("bucket", at_rest=ENCRYPTED)
+    assert from_environment(remote) == S3Address("bucket", at_rest=ENCRYPTED)
     with pytest.raises(ValueError, match="cannot be read back at once"):
         from_environment({**remote, "CACHETIER_REMOTE_STORAGE_CLASS": "DEEP_ARCHIVE"})
 
 
 def test_an_environment_that_says_only_where_leaves_the_services_encryption_on() -> None:
     told = from_hello({"bucket": "bucket", "prefix": "", **ENCRYPTED.described()})
-    assert told == RemoteAddress("bucket", at_rest=ENCRYPTED)
-    named = RemoteAddress("bucket", region="eu")
-    assert first_of(named, told) == RemoteAddress("bucket", region="eu", at_rest=ENCRYPTED)
+    assert told == S3Address("bucket", at_rest=ENCRYPTED)
+    named = S3Address("bucket", region="eu")
+    assert first_of(named, told) == S3Address("bucket", region="eu", at_rest=ENCRYPTED)
     remote = {"CACHETIER_REMOTE": "s3://bucket"}
     assert first_of(from_environment(remote), told) == told
     said = from_environment({**remote, "CACHETIER_REMOTE_ENCRYPTION": "bucket"})
     assert first_of(said, told) == said, "who says that the bucket decides is not silent"
-    plain = RemoteAddress("bucket", at_rest=AtRest("AES256"))
+    plain = S3Address("bucket", at_rest=AtRest("AES256"))
     assert first_of(plain, told) is plain
-    elsewhere = RemoteAddress("elsewhere")
+    elsewhere = S3Address("elsewhere")
     assert first_of(elsewhere, told) is elsewhere
     assert first_of(None, told) is told
     assert first_of(named, None) is named
@@ -258,13 +258,13 @@ def test_an_environment_that_says_only_where_leaves_the_services_encryption_on()
 
 def test_an_environment_that_says_no_addressing_style_leaves_what_the_service_found() -> None:
     where = {"CACHETIER_REMOTE": "s3://bucket/p", "CACHETIER_REMOTE_ENDPOINT": "http://s3.example"}
-    told = RemoteAddress("bucket", "p", "http://s3.example", addressing_style="virtual")
+    told = S3Address("bucket", "p", "http://s3.example", addressing_style="virtual")
     assert first_of(from_environment(where), told) == told
     forced = where | {"CACHETIER_REMOTE_ADDRESSING_STYLE": "path"}
     assert first_of(from_environment(forced), told) == replace(told, addressing_style="path")
     elsewhere = where | {"CACHETIER_REMOTE_ENDPOINT": "http://other.example"}
     found = first_of(from_environment(elsewhere), told)
-    assert found is not None and found.addressing_style == "auto"
+    assert isinstance(found, S3Address) and found.addressing_style == "auto"
 
 
 @pytest.mark.parametrize(
@@ -485,7 +485,7 @@ def test_a_store_with_a_certificate_of_its_own_is_trusted_as_the_service_trusts_
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret")
     monkeypatch.setenv("AWS_CA_BUNDLE", str(tmp_path / "none.pem"))
-    requests = Requests(RemoteAddress("bucket", endpoint="https://127.0.0.1:1"))
+    requests = Requests(S3Address("bucket", endpoint="https://127.0.0.1:1"))
     with pytest.raises(FileNotFoundError):
         requests.send("GET", "key", Deadline(10, FakeClock()))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from cachetier_client.fallback.direct.address import from_environment
+from cachetier_client.fallback.direct.remote import from_environment
 from cachetier_client.identity.remote_url import remote_of
 
 

@@ -256,7 +256,7 @@ def test_an_answer_that_never_ends_holds_up_no_start(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary-secret")
     monkeypatch.setattr("cachetier.service.first_start.LOOK_SECONDS", 0.2)
-    monkeypatch.setattr("cachetier.remote.s3.inquiry.Inquiry.look", lambda *_: ended.wait(60.0))
+    monkeypatch.setattr("cachetier.remote.s3.inquiry.S3Inquiry.look", lambda *_: ended.wait(60.0))
     caplog.set_level(logging.WARNING, "cachetier")
 
     refuse_wrong_remote(settings_for("http://127.0.0.1:1", tmp_path / "new"))
@@ -271,7 +271,7 @@ def test_what_went_wrong_in_a_way_we_do_not_know_holds_up_no_start(
     def look(*_: object) -> None:
         raise ValueError("an answer in no known form")
 
-    monkeypatch.setattr("cachetier.remote.s3.inquiry.Inquiry.look", look)
+    monkeypatch.setattr("cachetier.remote.s3.inquiry.S3Inquiry.look", look)
     caplog.set_level(logging.WARNING, "cachetier")
 
     refuse_wrong_remote(settings_for("http://127.0.0.1:1", tmp_path / "new"))

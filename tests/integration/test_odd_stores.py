@@ -14,9 +14,10 @@ from awscrt.checksums import crc64nvme
 from cachetier_client import Client
 from cachetier_client.clock import SystemClock
 from cachetier_client.deadline import Deadline
-from cachetier_client.fallback.direct.address import from_hello
-from cachetier_client.fallback.direct.objects import Objects
-from cachetier_client.fallback.direct.requests import Requests
+from cachetier_client.fallback.direct.remote import from_hello
+from cachetier_client.fallback.direct.s3.address import S3Address
+from cachetier_client.fallback.direct.s3.bucket import S3Bucket
+from cachetier_client.fallback.direct.s3.requests import Requests
 
 from cachetier.config import settings as config
 from cachetier.doctor.findings import State
@@ -277,10 +278,10 @@ def test_direct_saves_address_the_bucket_as_the_service_does_and_need_no_lengths
     with odd_store(Oddity(style="virtual", framing="chunked")) as server:
         remote = remote_at(server, addressing_style="virtual")
         address = from_hello(scheme_of(remote).for_clients(remote))
-        assert address is not None
+        assert isinstance(address, S3Address)
         requests, deadline = Requests(address), Deadline(60.0, SystemClock())
         answer = requests.send("PUT", "p/a", deadline, body=[b"hello"])
-        head = Objects(address, SystemClock(), requests=requests).head("p/a", deadline)
+        head = S3Bucket(address, SystemClock(), requests=requests).head("p/a", deadline)
         requests.close()
         assert answer.status == 200
         assert head is not None and head.size_bytes == 5

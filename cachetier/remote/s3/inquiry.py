@@ -26,7 +26,7 @@ from cachetier.remote.stall_guard import Timeouts
 TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=15.0)
 
 
-class Inquiry:
+class S3Inquiry:
     """Asks about one remote; used by one thread.
 
     Every method may raise ThrottledError, TransientError or RemoteRefusedError.

@@ -16,7 +16,7 @@ from cachetier.remote.fair_slots import AT_ONCE
 from cachetier.remote.settings import RemoteSettings
 
 if TYPE_CHECKING:
-    from cachetier.remote.s3.inquiry import Inquiry
+    from cachetier.remote.s3.inquiry import S3Inquiry
     from cachetier.remote.s3.store import S3Server
     from cachetier.remote.stall_guard import Timeouts
     from cachetier.remote.store_clock import StoreClock
@@ -81,10 +81,10 @@ class S3Scheme:
 
         return S3Server(remote, store_clock, max_connections=max_connections, timeouts=timeouts)
 
-    def inquire(self, remote: RemoteSettings) -> Inquiry:
-        from cachetier.remote.s3.inquiry import Inquiry
+    def inquire(self, remote: RemoteSettings) -> S3Inquiry:
+        from cachetier.remote.s3.inquiry import S3Inquiry
 
-        return Inquiry(remote)
+        return S3Inquiry(remote)
 
 
 def _server(endpoint: str | None) -> str:

@@ -12,7 +12,7 @@ from cachetier_client.transport.base import LastingTransport, Transport
 from cachetier_client.transport.retrying import RetryingTransport
 
 if TYPE_CHECKING:
-    from cachetier_client.fallback.direct.address import RemoteAddress
+    from cachetier_client.fallback.direct.remote import RemoteAddress
 
 Fallback = Literal["s3", "wait", "fail"]
 
@@ -38,7 +38,7 @@ def lasting_transport(
     if chosen == "wait" or chosen == "fail":
         return RetryingTransport(single, clock, gives_up=chosen == "fail")
     # Imported by those who may need the way past the service: it takes as long as all the rest.
-    from cachetier_client.fallback.direct.address import first_of, from_environment, from_hello
+    from cachetier_client.fallback.direct.remote import first_of, from_environment, from_hello
     from cachetier_client.fallback.transport import AFTER_SECONDS, FallbackTransport
 
     named = from_environment(os.environ)

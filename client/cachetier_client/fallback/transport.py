@@ -28,10 +28,9 @@ from cachetier_client.errors import (
     StoppingError,
 )
 from cachetier_client.fallback.direct import parts
-from cachetier_client.fallback.direct.address import RemoteAddress
 from cachetier_client.fallback.direct.engine import Engine
-from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart
+from cachetier_client.fallback.direct.remote import RemoteAddress
 from cachetier_client.fallback.direct.sink import DirectSink
 from cachetier_client.fallback.service_health import ServiceHealth
 from cachetier_client.identity.names import SaveIds
@@ -245,9 +244,7 @@ class FallbackTransport:
         def is_back() -> bool:
             return not self.service_health.is_away()
 
-        objects = Objects(address, self._clock)
-        claiming = Objects(address, self._clock, requests=objects.requests, gives_up=is_back)
-        return Engine(objects, self._workers, self._clock, claiming, is_back)
+        return Engine(address.open(self._clock), self._workers, self._clock, is_back)
 
     def _sealed_by_service(self, part: SaveIds, *, follows: bool) -> None:
         state = parts.THIS_PROCESS.known(part)

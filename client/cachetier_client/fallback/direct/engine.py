@@ -26,9 +26,9 @@ from cachetier_client.calls.unflushed import merged, steps_in, verdict
 from cachetier_client.clock import Clock
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import CachetierClientError, IncompleteError, SealedError
-from cachetier_client.fallback.direct.objects import Objects
 from cachetier_client.fallback.direct.parts import DirectRankPart
 from cachetier_client.fallback.direct.publisher import DirectPublisher
+from cachetier_client.fallback.direct.remote import DirectBucket
 from cachetier_client.fallback.direct.uploads import DirectTarget, Uploads, content_of, is_there
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.buffers import Gathered
@@ -47,16 +47,15 @@ class Engine:
         objects: The bucket.
         workers: Threads to upload with.
         clock: For documents and pauses.
-        claiming: Claims steps, and may give up while nothing was written yet.
-        is_back: Returns whether the service is: a large shard that begins its part turns back.
+        is_back: Returns whether the service is: a large shard that begins its part turns back, and
+            a step is not claimed any more.
     """
 
     def __init__(
         self,
-        objects: Objects,
+        objects: DirectBucket,
         workers: Workers,
         clock: Clock,
-        claiming: Objects | None = None,
         is_back: Callable[[], bool] = lambda: False,
     ) -> None:
         self._is_back = is_back
@@ -65,7 +64,7 @@ class Engine:
         self._layout = Layout(self.address.prefix)
         self.uploads = Uploads(objects, workers, clock)
         self._publisher = DirectPublisher(objects, clock)
-        self._claiming = DirectPublisher(claiming or objects, clock)
+        self._claiming = DirectPublisher(objects.giving_up(is_back), clock)
         self._workers = workers
         self._warned: set[str] = set()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from cachetier_client import forks
 from cachetier_client.bucket_format.documents import HeldShard, PartDocument, ShardEntry
 from cachetier_client.deadline import Deadline
-from cachetier_client.fallback.direct.address import RemoteAddress
+from cachetier_client.fallback.direct.remote import RemoteAddress
 from cachetier_client.identity.names import SaveIds
 
 SEALED_LIMIT = 64

@@ -42,7 +42,7 @@ from cachetier_client.errors import (
     SealedError,
     StepPublishedError,
 )
-from cachetier_client.fallback.direct.objects import Objects
+from cachetier_client.fallback.direct.remote import DirectBucket
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
@@ -52,7 +52,7 @@ class DirectPublisher:
 
     def __init__(
         self,
-        objects: Objects,
+        objects: DirectBucket,
         clock: Clock,
         *,
         nonce: Callable[[], str] = lambda: secrets.token_hex(8),

@@ -35,8 +35,7 @@ from cachetier_client.errors import (
     RemoteUnavailableError,
     UploadGoneError,
 )
-from cachetier_client.fallback.direct.objects import Objects
-from cachetier_client.fallback.direct.requests import Piece
+from cachetier_client.fallback.direct.remote import DirectBucket, Piece
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.buffers import Gathered
 from cachetier_client.io.digests import BLOCK_BYTES, combine, joined
@@ -85,7 +84,7 @@ def content_of(data: Gathered, workers: Workers) -> Content:
 class Uploads:
     """Writes shards to one bucket. Thread-safe."""
 
-    def __init__(self, objects: Objects, workers: Workers, clock: Clock) -> None:
+    def __init__(self, objects: DirectBucket, workers: Workers, clock: Clock) -> None:
         self._objects = objects
         self._workers = workers
         self._clock = clock

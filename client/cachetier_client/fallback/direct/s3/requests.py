@@ -9,14 +9,17 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode, urlsplit
 
 from cachetier_client import forks
 from cachetier_client.bucket_format.documents import check_size
 from cachetier_client.deadline import Deadline
-from cachetier_client.fallback.direct.address import RemoteAddress
-from cachetier_client.fallback.direct.credentials import Signer
+from cachetier_client.fallback.direct.s3.credentials import Signer
 from cachetier_client.identity.remote_url import DEFAULT_REGION
+
+if TYPE_CHECKING:
+    from cachetier_client.fallback.direct.s3.address import S3Address
 
 STALLED_SECONDS = 30.0  # without a byte, while the call has time left
 CONNECT_SECONDS = 10.0
@@ -43,7 +46,7 @@ class Requests:
     ``http.client.HTTPException``.
     """
 
-    def __init__(self, address: RemoteAddress) -> None:
+    def __init__(self, address: S3Address) -> None:
         region = address.region or os.environ.get("AWS_REGION")
         region = region or os.environ.get("AWS_DEFAULT_REGION") or DEFAULT_REGION
         parts = urlsplit(address.endpoint or _aws_url(region))

@@ -1,6 +1,6 @@
-"""The calls of S3 that a direct save needs: repeated until the deadline, judged by code.
+"""The bucket of a direct save at S3: calls are judged by their code.
 
-The service has the same in ``remote/``, over botocore.
+The service has the same in ``remote/s3``, over botocore.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.clock import Clock
@@ -24,10 +25,12 @@ from cachetier_client.errors import (
     RemoteUnavailableError,
     UploadGoneError,
 )
-from cachetier_client.fallback.direct.address import RemoteAddress
-from cachetier_client.fallback.direct.requests import Answer, Piece, Requests
+from cachetier_client.fallback.direct.s3.requests import Answer, Piece, Requests
 from cachetier_client.io.digests import digest_of, from_base64, to_base64
 from cachetier_client.s3_errors import ErrorKind, kind_of_answer, retry_after_seconds
+
+if TYPE_CHECKING:
+    from cachetier_client.fallback.direct.s3.address import S3Address
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
@@ -35,23 +38,19 @@ _CHECKSUM = "x-amz-checksum-crc64nvme"
 _META = "x-amz-meta-"
 
 
-class Objects:
-    """One bucket. Thread-safe and fork-safe.
-
-    Every call may raise RemoteUnavailableError when the store does not do it before the deadline,
-    and RemoteRefusedError when it will not do it at all.
-    """
+class S3Bucket:
+    """A ``DirectBucket`` of S3."""
 
     def __init__(
         self,
-        address: RemoteAddress,
+        address: S3Address,
         clock: Clock,
         *,
         jitter: Callable[[], float] = random.random,
         requests: Requests | None = None,
         gives_up: Callable[[], bool] = lambda: False,
     ) -> None:
-        """A store to which nothing is connected yet.
+        """Connect nothing yet.
 
         Args:
             jitter: Returns the part of the longest pause to sleep, from 0 to 1.
@@ -64,6 +63,9 @@ class Objects:
         self._gives_up = gives_up
         self._clock = clock
         self._jitter = jitter
+
+    def giving_up(self, gives_up: Callable[[], bool]) -> S3Bucket:
+        return S3Bucket(self.address, self._clock, requests=self.requests, gives_up=gives_up)
 
     def head(self, key: str, deadline: Deadline) -> ObjectInfo | None:
         mode = {"x-amz-checksum-mode": "ENABLED"} if self.keeps_digests else {}
@@ -86,7 +88,6 @@ class Objects:
         return ObjectInfo(key, int(length), headers.get("etag", ""), digest, metadata)
 
     def get(self, key: str, deadline: Deadline) -> tuple[bytes, str] | None:
-        """Return a small object with its ETag; None if there is none."""
         try:
             answer = self._call("GET", key, deadline, ObjectMissingError)
         except ObjectMissingError:
@@ -94,7 +95,6 @@ class Objects:
         return answer.body, answer.headers.get("etag", "")
 
     def digest_read_back(self, key: str, deadline: Deadline) -> int | None:
-        """Return the digest of what the store gives back; None if it gives nothing."""
         digest = 0
 
         def take(data: bytes) -> None:
@@ -122,14 +122,6 @@ class Objects:
         metadata: Mapping[str, str] | None = None,
         over: str | None = None,
     ) -> str:
-        """Write an object where there is none, or over the version with ETag ``over``.
-
-        Returns:
-            Its ETag.
-
-        Raises:
-            PreconditionFailedError: Another is there; it may be our own, of a lost reply.
-        """
         headers = self._described(key, metadata) | self._checksum(digest)
         if self.address.conditional_writes:
             headers |= {"If-None-Match": "*"} if over is None else {"If-Match": over}
@@ -160,11 +152,6 @@ class Objects:
         *,
         digest: int,
     ) -> str:
-        """Send a part; return its ETag.
-
-        Raises:
-            UploadGoneError: See the class.
-        """
         query = {"partNumber": str(number), "uploadId": upload_id}
         headers = self._checksum(digest)
         answer = self._call(
@@ -182,11 +169,6 @@ class Objects:
         digest: int,
         size_bytes: int,
     ) -> None:
-        """Make the object of the parts, given as (ETag, digest); what is there then, HEAD tells.
-
-        Raises:
-            UploadGoneError: See the class.
-        """
         entries = []
         for number, (etag, part_digest) in enumerate(parts, 1):
             checksum = f"<ChecksumCRC64NVME>{to_base64(part_digest)}</ChecksumCRC64NVME>"
@@ -215,7 +197,6 @@ class Objects:
             self._call("DELETE", key, deadline, ObjectMissingError)
 
     def list(self, prefix: str, deadline: Deadline) -> list[str]:
-        """Return all keys that begin with ``prefix``."""
         keys: list[str] = []
         query = {"list-type": "2", "prefix": prefix}
         while True:
@@ -228,7 +209,6 @@ class Objects:
             query["continuation-token"] = html.unescape(more.group(1))
 
     def close(self) -> None:
-        """Let connections go."""
         self.requests.close()
 
     # --- repeating -------------------------------------------------------------------------------
@@ -325,5 +305,5 @@ def _only(answer: Answer, tag: str) -> str:
     return html.unescape(found.group(1))
 
 
-def _unavailable(address: RemoteAddress, what: str, answered: str) -> RemoteUnavailableError:
+def _unavailable(address: S3Address, what: str, answered: str) -> RemoteUnavailableError:
     return RemoteUnavailableError(f"{address.url} does not take {what} ({answered})")

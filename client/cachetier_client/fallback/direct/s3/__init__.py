@@ -1,0 +1,1 @@
+"""Direct saves to a bucket of S3, or of a server that speaks its protocol."""
