@@ -38,7 +38,7 @@ def train(out: Path) -> None:
 def main() -> None:
     run = f"watched-{uuid.uuid4().hex[:8]}"
     with tempfile.TemporaryDirectory() as out:
-        words = ["adopt", out, "--run", run, "--rank", "0", "--world-size", "1"]
+        words = ["adopt", out, run, "--rank", "0", "--world-size", "1"]
         command = [sys.executable, "-m", "cachetier", *words]
         watcher = subprocess.Popen(command)
         try:

@@ -166,11 +166,11 @@ def tried(program: Path, bucket: S3Endpoint, node: Path) -> None:
     def verb(*words: str | Path) -> str:
         return ran(program, *words, cwd=node, env=environment)
 
-    where = ("--run", "release", "--step", "1", "--name", "w")
+    where = "release/1/w"
     with _serving(program, bucket, socket, node, environment):
-        verb("put", shard, *where, "--seal", "--json")
+        verb("put", shard, where, "--seal", "--json")
         verb("wait", "release", "1", "--level", "durable")
-        verb("get", back, *where)
+        verb("get", where, back)
         verb("status")
     if back.read_bytes() != shard.read_bytes():
         raise CheckError("a shard came back as another")

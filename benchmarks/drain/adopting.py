@@ -128,7 +128,7 @@ def _ended(client: Client, steps: int) -> None:
 @contextmanager
 def _watching(folder: Path, url: str, log: Path) -> Iterator[None]:
     """Watch a folder from a process and a session of its own, as beside a launcher."""
-    command = [sys.executable, "-m", "cachetier", "adopt", str(folder), "--run", RUN]
+    command = [sys.executable, "-m", "cachetier", "adopt", str(folder), RUN]
     command += ["--rank", "0", "--world-size", "1", "--marker", MARKER, "--url", url]
     with log.open("w") as output:
         process = subprocess.Popen(

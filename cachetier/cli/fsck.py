@@ -25,7 +25,7 @@ from cachetier.cli.output import (
     show,
     table,
 )
-from cachetier.cli.types import AGE, RUN
+from cachetier.cli.types import DURATION, RUN
 from cachetier.config.settings import load
 from cachetier.local.files.permissions import keep_files_private
 
@@ -221,7 +221,9 @@ def _next_move(report: FsckReport) -> str:
 
 @options.verb()
 @options.flag("--yes", "-y", help="Remove it; else only say it.")
-@options.option("--older-than", type=AGE, default="1d", help="Leave what is younger: 12h, 7d, 0.")
+@options.option(
+    "--older-than", type=DURATION, default="1d", help="Leave what is younger: 12h, 7d, 0s."
+)
 @options.service
 def prune(yes: bool, older_than: float, url: str | None, as_json: bool) -> int:
     """Say what nobody needs any more, and with --yes remove it.

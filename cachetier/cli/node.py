@@ -58,9 +58,9 @@ cachetier dev is up; what its S3 server holds is gone when it stops (Ctrl-C).
 In another terminal:
 
   export CACHETIER_URL={url}
-  echo hello | cachetier put - --run try --step 1 --name greeting --seal
+  echo hello | cachetier put - try/1/greeting --seal
   cachetier wait try 1
-  cachetier get --run try --step 1 --name greeting
+  cachetier get try/1/greeting
   cachetier status
 
 Watch all of it in a browser, which this signs in:

@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
+from cachetier.cli.addresses import spread
 from cachetier.cli.output import UsageMistakeError, reported
 from cachetier.cli.types import (
     COUNT,
     DURATION,
     LEVEL,
-    NAME,
     PATH,
     RUN,
     SETTING,
@@ -50,12 +50,20 @@ class Verb(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         words = list(args)
+        names = [each.name for each in self.params if isinstance(each, click.Argument)]
+        if "step" in names:
+            args = spread(args, self._values_after(), names.index("run"))
         if ctx.resilient_parsing and args and args[-1].startswith("-") and "=" not in args[-1]:
             args = args[:-1]  # the option to be completed: click reads no line that ends with one
         extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
             raise _too_many(ctx, extra[0], words)
         return extra
+
+    def _values_after(self) -> dict[str, bool]:
+        """Return each option, and whether the word after it is its value."""
+        options = (each for each in self.params if isinstance(each, click.Option))
+        return {name: not each.is_flag for each in options for name in each.opts}
 
 
 def renamed(old: str, now: str, ctx: click.Context) -> UsageMistakeError:
@@ -101,10 +109,7 @@ url = option(
     help="unix:///path/to/cachetier.sock or http://host:port.",
 )
 run_argument = argument("run", type=RUN, help="The training run.")
-step_argument = argument("step", type=STEP, help="The training step.")
-run = option("--run", type=RUN, required=True, envvar="CACHETIER_RUN", help="The training run.")
-step = option("--step", type=STEP, required=True, help="The training step.")
-name = option("--name", type=NAME, required=True, help="The shard's name in the step.")
+step_argument = argument("step", type=STEP, help="The training step, or RUN/PATH for both.")
 rank = option("--rank", type=COUNT, help="Default: the environment's.")
 world_size = option("--world-size", type=COUNT, help="Default: the environment's.")
 save_id = option(
@@ -140,8 +145,14 @@ def run_and_step(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 def optional_run_and_step(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Give a verb RUN and STEP, either of which may be left out."""
-    run = argument("run", type=RUN, required=False, help="The training run.")
-    return run(argument("step", type=STEP, required=False, help="The training step.")(verb))
+    run = argument("run", type=RUN, required=False, help="Only this run.")
+    return run(argument("step", type=STEP, required=False, help="Only this step of it.")(verb))
+
+
+def run_and_newest(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb RUN, and STEP that may be left out."""
+    about = "Default: the newest that is durable."
+    return run_argument(argument("step", type=STEP, required=False, help=about)(verb))
 
 
 def duration(spelt: str, help: str, *, default: str | None = None, least: float = 0.0) -> Decorator:

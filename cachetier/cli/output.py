@@ -56,6 +56,10 @@ _EXIT_CODES = {
 }
 
 
+# What the library calls otherwise than the command line.
+_ARGUMENTS = {"ack": "--level", "run": "RUN", "step": "STEP"}
+
+
 class UsageMistakeError(click.UsageError):
     """The command line cannot be run; ``hint`` is the next move."""
 
@@ -121,6 +125,8 @@ def _in_options(hint: str) -> str:
     hint = hint.replace("Raise timeout_seconds", "Give it more time")
 
     def option(argument: re.Match[str]) -> str:
+        if argument[1] in _ARGUMENTS:
+            return _ARGUMENTS[argument[1]]
         return f"--{argument[1].removesuffix('_seconds').replace('_', '-')}"
 
     return re.sub(r"\b([a-z]+(?:_[a-z]+)*)=(?:True\b|(?=[\s,.]|$))", option, hint)

@@ -26,7 +26,7 @@ from cachetier.cli.output import (
     table,
 )
 from cachetier.cli.steps import run_names
-from cachetier.cli.types import AGE, COUNT, DURATION, NUMBER, PATH, RATE, RUN, SIZE, Word
+from cachetier.cli.types import COUNT, DURATION, NUMBER, PATH, RATE, RUN, SIZE, Word
 from cachetier.nearest import nearest
 from cachetier.simulate.estimate import DAY_SECONDS, Estimate, Plan, State, estimate_of, sweep
 
@@ -45,7 +45,7 @@ _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _PLOTTED = 200  # intervals, evenly on a scale of logarithms
 _DEFAULT, _STATE = Plan(), State()
 
-_between_failures = replace(AGE, hint="Write it as 12h or 3d.")
+_between_failures = replace(DURATION, hint="Write it as 12h or 3d.")
 
 
 # --- interval -------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def _count(text: str) -> float:
 
 
 def _interval(text: str) -> float:
-    seconds: float = AGE.read(text)
+    seconds: float = DURATION.read(text)
     if not seconds:
         raise ValueError("nobody saves without end")
     return seconds

@@ -1,4 +1,4 @@
-"""``cachetier put`` and ``cachetier get``: one shard in, one shard out."""
+"""``cachetier put`` and ``cachetier get``: a shard, or a whole step, in and out."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from cachetier_client import InvalidRequestError
 from cachetier_client.units import shown_size
 
 from cachetier.cli import options
+from cachetier.cli.addresses import located, located_shard, path_of, target
 from cachetier.cli.connection import reach
-from cachetier.cli.output import echo, print_json, progress, refuse, show
-from cachetier.cli.types import ELEMENT_SIZE, FILE, LEVEL, RANGE, RANGE_HINT
+from cachetier.cli.output import echo, ended_by_signal, print_json, progress, refuse, show
+from cachetier.cli.types import ELEMENT_SIZE, FILE, NAME, RANGE, RANGE_HINT, STEP, one_of
 
 if TYPE_CHECKING:
     from cachetier_client import Client, Receipt
+
+    from cachetier.cli.addresses import StepOrPath
 
 PIECE_BYTES = 4 << 20
 _STANDARD_INPUT = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
@@ -33,10 +36,14 @@ _SAFE = {
 
 
 @options.verb()
-@options.argument("file", type=FILE, help="What to put; - for standard input.")
-@options.run
-@options.step
-@options.name
+@options.argument(
+    "source", type=FILE, help="A file, - for standard input, a folder, or s3://bucket/prefix."
+)
+@options.run_argument
+@options.argument(
+    "step", type=STEP, required=False, help="Default: as SOURCE's name says: step-1000."
+)
+@options.option("--name", type=NAME, help="The shard's name; default: the file's.")
 @options.rank
 @options.world_size
 @options.save_id
@@ -45,51 +52,82 @@ _SAFE = {
 @options.option(
     "--element-size", type=ELEMENT_SIZE, help="Bytes of one value: 2, 4 or 8; helps compression."
 )
-@options.option(
-    "--ack", type=LEVEL, default="local", help="local; or wait for replicated, durable."
-)
-@options.timeout("60s")
+@options.level("local", "local; or wait for replicated, durable.")
+@options.option("--remote-endpoint", help="Of s3://: default as of the service.")
+@options.timeout("5min")
 @options.service
 def put(
-    file: str,
+    source: str,
     run: str,
-    step: int,
-    name: str,
-    rank: int | None,
-    world_size: int | None,
-    save_id: str,
-    overwrite: bool,
-    seal: bool,
-    element_size: int | None,
-    ack: str,
+    step: StepOrPath | None,
+    name: str | None,
+    remote_endpoint: str | None,
     timeout: float,
     url: str | None,
     as_json: bool,
+    **given: Any,
 ) -> None:
-    """Put a file, or standard input, as one shard; return once it is safe on the node.
+    """Put a file, or standard input, as one shard, or a folder as a step; safe on return.
 
-    Shards put one by one belong to one save, called `cli` unless --save-id says otherwise. With
-    --element-size 2 (bf16) or 4 (fp32) compression can split planes.
+    Shards put one by one belong to one save, called `cli` unless --save-id says otherwise. RUN STEP
+    may be RUN/STEP/NAME. With --element-size 2 (bf16) or 4 (fp32) compression can split planes.
 
-    JSON: `run`, `step`, `name`, `save_id`, `size_bytes`, `digest`, `level`, `sealed_ranks`.
+    Of a folder, or of objects under s3://, each file becomes a shard of its name, and the step is
+    sealed. What DCP has saved can then be loaded from cachetier://RUN/STEP. It is checked first
+    against its .metadata, where torch is there to read it. Where S3 has the CRC-64/NVME of an
+    object, it is compared. How S3 is reached is read where `cachetier serve` reads it.
+
+    JSON: `run`, `step`, `name`, `save_id`, `size_bytes`, `digest`, `level`, `sealed_ranks`; of a
+    folder `run`, `step`, `shards`: each a receipt.
     """
-    part: dict[str, Any] = {
-        "rank": rank,
-        "world_size": world_size,
-        "save_id": save_id,
-        "overwrite": overwrite,
-        "timeout_seconds": timeout,
-    }
-    if sys.stdin is None and file in _STANDARD_INPUT:
+    from cachetier.cli.transfer import is_remote, put_step, step_in
+
+    is_whole = is_remote(source) or Path(source).is_dir()
+    if sys.stdin is None and source in _STANDARD_INPUT:
         refuse("standard input is closed", "Name a file, or redirect one.")
+    where = step_in(source) if step is None else step
+    run, number, name = target(run, where, name, is_file=not is_whole)
+    if is_whole:
+        _refuse_for_one(name, given)
+        with ended_by_signal(), reach(url, patient=True, seconds=timeout) as client:
+            put_step(
+                client,
+                source,
+                run,
+                number,
+                overwrite=given["overwrite"],
+                remote_endpoint=remote_endpoint,
+                timeout=timeout,
+                as_json=as_json,
+            )
+        return
+    if name is None and source in _STANDARD_INPUT:
+        refuse("standard input needs --name", "Give it: --name NAME")
+    seal, element_size, ack = (given.pop(each) for each in ("seal", "element_size", "level"))
+    part: dict[str, Any] = {**given, "timeout_seconds": timeout}
     with reach(url, patient=True, seconds=timeout) as client:
-        ids = {"run": run, "step": step, "name": name}
-        given = {**part, "ack": ack, "element_size": element_size}
-        receipt = _put(client, file, ids, given, as_json)
-        sealed = client.seal(run, step, **part) if seal else ()
+        ids = {"run": run, "step": number, "name": name or Path(source).name}
+        receipt = _put(
+            client, source, ids, {**part, "ack": ack, "element_size": element_size}, as_json
+        )
+        sealed = client.seal(run, number, **part) if seal else ()
         what = f"{shown_size(receipt.size_bytes)}, {receipt.digest}"
-        text = f"{run}/{step}/{name}: {what}, {_SAFE[receipt.level]}"
+        text = f"{path_of(run, number)}/{ids['name']}: {what}, {_SAFE[receipt.level]}"
         show(as_json, {**asdict(receipt), "sealed_ranks": list(sealed)}, text)
+
+
+def _refuse_for_one(name: str | None, given: dict[str, Any]) -> None:
+    """Refuse the options of one shard, where a whole step is put."""
+    alone = {
+        "--name": name is not None,
+        "--rank": given["rank"] is not None,
+        "--world-size": given["world_size"] is not None,
+        "--element-size": given["element_size"] is not None,
+        "--level": given["level"] != "local",
+    }
+    for option, is_given in alone.items():
+        if is_given:
+            refuse(f"{option} is about one file, not a folder", "Leave it out, or name the file.")
 
 
 def _put(
@@ -112,70 +150,118 @@ def _put(
 
 
 @options.verb()
-@options.run
-@options.step
-@options.name
-@options.argument("file", type=FILE, default="-", help="Where to; - for standard output.")
+@options.run_and_step
+@options.argument(
+    "dest",
+    type=FILE,
+    required=False,
+    help="Where to: of a shard default -, standard output; of a step what to make.",
+)
+@options.option("--name", type=NAME, help="The shard's name; without it the whole step.")
 @options.option(
     "--range",
     "part",
     type=RANGE,
-    help="Only bytes FIRST-LAST, from FIRST- on, or the -COUNT last.",
+    help="Only bytes FIRST-LAST of the shard, from FIRST- on, or the -COUNT last.",
 )
+@options.option(
+    "--format",
+    "form",
+    type=one_of("FORMAT", "files", "dcp", "safetensors", "torch"),
+    help="Of a whole step: files (the default), dcp, safetensors or torch.",
+)
+@options.flag("--trusted", help="Let objects of the step run code as they are read.")
 @options.timeout("5min")
 @options.service
 def get(
     run: str,
-    step: int,
-    name: str,
-    file: str,
+    step: StepOrPath,
+    dest: str | None,
+    name: str | None,
     part: tuple[int | None, int | None] | None,
+    form: str | None,
+    trusted: bool,
     timeout: float,
     url: str | None,
     as_json: bool,
 ) -> None:
-    """Get one shard, verified, from the nearest copy.
+    """Get a shard, or write a whole step to DEST, verified, from the nearest copy.
 
-    A range is as in `curl -r`: 0-1023 is the first KiB. Of a shard that is only remote it fetches
-    little more than that.
+    RUN STEP may be RUN/STEP/NAME. A range is as in `curl -r`: 0-1023 is the first KiB. Of a shard
+    that is only remote it fetches little more than that.
+
+    A whole step is written in bounded memory; DEST appears whole or not. files: each shard as it
+    was put; the only one for steps that DCP has not saved, and the only one that needs no torch
+    here. dcp: a folder that torch.distributed.checkpoint loads. safetensors: its tensors, by name,
+    and beside them objects.pt. torch: one file for torch.load.
 
     JSON: `run`, `step`, `name`, `size_bytes`, `digest`, `file`; with --range also `start` and
-    `end`, the first byte and the one after the last.
+    `end`, the first byte and the one after the last; of a whole step `format`, `path`, `names` (of
+    tensors and objects, or of files), `size_bytes`.
     """
+    is_shard = name is not None or (isinstance(step, tuple) and form is None)
+    if not is_shard and dest is None:
+        refuse("nothing says which shard, or where to", "Give --name NAME; or DEST for the step.")
+    if part is not None and not is_shard:
+        refuse("--range is about one shard", "Name it: --name NAME")
+    file = dest or "-"
+    if is_shard:
+        _check_target(file, name or run, as_json)
+    with ended_by_signal(), reach(url, patient=True, seconds=timeout) as client:
+        if is_shard:
+            run, number, name = located_shard(client, run, step, name)
+        else:
+            run, number = located(client, run, step)
+        if name is not None:
+            _get(client, {"run": run, "step": number, "name": name}, file, part, timeout, as_json)
+        elif dest is None:
+            refuse(f"{path_of(run, number)} is a whole step", "Say where to: give DEST.")
+        else:
+            from cachetier.cli.transfer import get_step
+
+            get_step(client, run, number, dest, form or "files", trusted, timeout, as_json)
+
+
+def _get(
+    client: Client,
+    ids: dict[str, Any],
+    file: str,
+    part: tuple[int | None, int | None] | None,
+    timeout: float,
+    as_json: bool,
+) -> None:
+    """Write a shard, or a part of it, to a file or to standard output."""
+    with (
+        client.open_shard(
+            **ids, mode="rb", timeout_seconds=timeout, restore=part is None
+        ) as reader,
+        _written(file) as out,
+    ):
+        start, end = _span(part, reader.size_bytes)
+        reader.seek(start)
+        bar = progress(as_json)
+        for piece in _pieces(reader, bar, f"get {ids['name']}", end - start, end - start):
+            out.write(piece)
+    size_bytes, digest = reader.size_bytes, reader.digest
+    if as_json:
+        got = {} if part is None else {"start": start, "end": end}
+        print_json({**ids, "size_bytes": size_bytes, "digest": digest, "file": file, **got})
+    elif file != "-":
+        of_whole = "" if part is None else f" of {shown_size(size_bytes)}"
+        echo(f"{file}: {shown_size(end - start)}{of_whole}, {digest}")
+
+
+def _check_target(file: str, name: str, as_json: bool) -> None:
+    """Refuse what no shard can be written to, before anything is fetched."""
     if file == "-" and as_json:
         refuse("--json and the shard cannot share standard output", "Name a file.")
     if file == "-" and sys.stdout.isatty():
         refuse("a shard is binary, and standard output is a terminal", "Name a file, or redirect.")
-    _check_target(file, name)
-    with reach(url, patient=True, seconds=timeout) as client:
-        with (
-            client.open_shard(
-                run, step, name, "rb", timeout_seconds=timeout, restore=part is None
-            ) as reader,
-            _written(file) as target,
-        ):
-            start, end = _span(part, reader.size_bytes)
-            reader.seek(start)
-            bar = progress(as_json)
-            for piece in _pieces(reader, bar, f"get {name}", end - start, end - start):
-                target.write(piece)
-        size_bytes, digest = reader.size_bytes, reader.digest
-        if as_json:
-            ids = {"run": run, "step": step, "name": name}
-            got = {} if part is None else {"start": start, "end": end}
-            print_json({**ids, "size_bytes": size_bytes, "digest": digest, "file": file, **got})
-        elif file != "-":
-            of_whole = "" if part is None else f" of {shown_size(size_bytes)}"
-            echo(f"{file}: {shown_size(end - start)}{of_whole}, {digest}")
-
-
-def _check_target(file: str, name: str) -> None:
-    """Refuse what no file can be written to, before anything is fetched."""
-    target = Path(file)
-    if file != "-" and (file.endswith("/") or target.is_dir()):
-        refuse(f"{file} is a directory", f"Name the file: {target / Path(name).name}")
-    if file != "-" and not target.parent.is_dir():
-        refuse(f"there is no directory {target.parent}", "Make it first.")
+    out = Path(file)
+    if file != "-" and (file.endswith("/") or out.is_dir()):
+        refuse(f"{file} is a directory", f"Name the file: {out / Path(name).name}")
+    if file != "-" and not out.parent.is_dir():
+        refuse(f"there is no directory {out.parent}", "Make it first.")
 
 
 def _span(part: tuple[int | None, int | None] | None, size_bytes: int) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.cli import options
+from cachetier.cli.addresses import located, located_shard, path_of
 from cachetier.cli.connection import not_durable_if_answering, reach
 from cachetier.cli.output import (
     FAILED,
@@ -47,11 +48,11 @@ if TYPE_CHECKING:
     from cachetier_client.results import Level, ObjectListed
     from rich.table import Table
 
+    from cachetier.cli.addresses import StepOrPath
+
 SLICE_SECONDS = 1.0
 NOTHING_PENDING = {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
 SEAL_SECONDS = 60.0
-
-_deadline = partial(options.duration, "--deadline", help="The most to wait: 240, 4m.")
 
 
 @options.verb()
@@ -70,7 +71,7 @@ _deadline = partial(options.duration, "--deadline", help="The most to wait: 240,
 @options.service
 def ls(
     run: str | None,
-    step: int | None,
+    step: StepOrPath | None,
     level: Level | None,
     everything: bool,
     latest: bool,
@@ -108,7 +109,7 @@ def ls(
             more = client.steps_elsewhere(run) if level is None else 0
             _show_steps(run, client.steps(run, level), level, as_json, more)
         else:
-            _show_step(client.step(run, step), as_json)
+            _show_step(client.step(*located_shard(client, run, step, None)[:2]), as_json)
     return 0
 
 
@@ -134,7 +135,7 @@ def _latest(client: Client, run: str, level: Level, as_json: bool) -> int:
 @options.service
 def seal(
     run: str,
-    step: int,
+    step: StepOrPath,
     rank: int | None,
     world_size: int | None,
     save_id: str,
@@ -147,6 +148,7 @@ def seal(
     JSON: `sealed_ranks`, those of the step that this node knows of.
     """
     with reach(url, patient=True, seconds=SEAL_SECONDS) as client:
+        run, step = located(client, run, step)
         sealed = client.seal(
             run,
             step,
@@ -157,7 +159,7 @@ def seal(
             timeout_seconds=SEAL_SECONDS,
         )
         ranks = "rank" if len(sealed) == 1 else "ranks"
-        text = f"{run}/{step}: sealed here by {ranks} {', '.join(map(str, sealed))}"
+        text = f"{path_of(run, step)}: sealed here by {ranks} {', '.join(map(str, sealed))}"
         show(as_json, {"sealed_ranks": list(sealed)}, text)
 
 
@@ -169,7 +171,7 @@ def seal(
 @options.service
 def wait(
     run: str,
-    step: int,
+    step: StepOrPath,
     name: str | None,
     level: Level,
     timeout: float,
@@ -183,19 +185,19 @@ def wait(
     JSON: `level`, `age_seconds` since its save began.
     """
     with _reach_until(timeout, url) as client:
+        run, step, name = located_shard(client, run, step, name)
         reached = client.wait(run, step, level, timeout, name=name)
         age = shown_span(reached.age_seconds)
-        text = f"{run}/{step}: {reached.level}, {age} after its save began"
+        text = f"{path_of(run, step)}: {reached.level}, {age} after its save began"
         show(as_json, asdict(reached), text)
 
 
 @options.verb()
-@options.option("--run", type=RUN, help="Only this run.")
-@options.option("--step", type=STEP, help="Only this step of it.")
-@_deadline(default="60s")
+@options.optional_run_and_step
+@options.timeout("60s", "The most to wait.")
 @options.service
 def flush(
-    run: str | None, step: int | None, deadline: float, url: str | None, as_json: bool
+    run: str | None, step: StepOrPath | None, timeout: float, url: str | None, as_json: bool
 ) -> None:
     """Drain first what is asked for, and wait until it is durable; exit 3 when it is not in time.
 
@@ -204,18 +206,19 @@ def flush(
 
     JSON: `pending_shards`, `pending_bytes`, `pending_steps`: 0, 0 and none.
     """
-    if step is not None and run is None:
-        refuse("--step needs --run", "Name the run of the step.")
-    with _reach_until(deadline, url) as client:
-        _in_slices(client, partial(_flush_known, client, run, step), deadline, as_json)
+    with _reach_until(timeout, url) as client:
+        if run is not None and step is not None:
+            run, step = located(client, run, step)
+        assert step is None or isinstance(step, int)
+        _in_slices(client, partial(_flush_known, client, run, step), timeout, as_json)
         show(as_json, NOTHING_PENDING, _flushed(client, run, step))
 
 
 @options.verb()
-@_deadline(default="4min")
+@options.timeout("4min", "The most to wait.")
 @options.flag("--stay", help="The node does not go: have it take puts again.")
 @options.service
-def leave(deadline: float, stay: bool, url: str | None, as_json: bool) -> None:
+def leave(timeout: float, stay: bool, url: str | None, as_json: bool) -> None:
     """Take no more puts, and flush, before the node goes; exit 3 when not all is durable in time.
 
     The node is left, and drains on, when the time is over too. It takes puts again after --stay, or
@@ -228,8 +231,8 @@ def leave(deadline: float, stay: bool, url: str | None, as_json: bool) -> None:
             client.stay()
             show(as_json, NOTHING_PENDING, "The node takes puts again.")
         return
-    with _reach_until(deadline, url) as client:
-        _in_slices(client, client.leave, deadline, as_json)
+    with _reach_until(timeout, url) as client:
+        _in_slices(client, client.leave, timeout, as_json)
         left = "The node takes no more puts, and all that it has is durable."
         show(as_json, NOTHING_PENDING, left)
 
@@ -284,7 +287,7 @@ def _flushed(client: Client, run: str | None, step: int | None) -> str:
         with suppress(CachetierClientError):  # what was flushed stays flushed
             if "durable" not in client.step(run, step).levels:
                 return (
-                    f"All that this node has of {run}/{step} is in S3. The step is not durable: "
+                    f"All that this node has of {path_of(run, step)} is in S3. It is not durable: "
                     f"`cachetier status {run} {step}` says what it waits for."
                 )
     return "Everything asked for is durable."
@@ -300,7 +303,7 @@ def _dirty_bytes(client: Client, ends_at: float) -> int:
 @options.run_and_step
 @options.yes
 @options.service
-def delete(run: str, step: int, yes: bool, url: str | None, as_json: bool) -> None:
+def delete(run: str, step: StepOrPath, yes: bool, url: str | None, as_json: bool) -> None:
     """Delete a step: here at once, and in S3 as soon as the drain gets to it.
 
     Objects between its own that cachetier did not put there stay.
@@ -310,10 +313,12 @@ def delete(run: str, step: int, yes: bool, url: str | None, as_json: bool) -> No
     if not yes and not sys.stdin.isatty():
         refuse("deleting a step needs a yes", "Add --yes.")
     if not yes:
-        click.confirm(visible(f"Delete step {step} of {run}, here and in S3?"), abort=True)
+        what = "/".join((run, *step)) if isinstance(step, tuple) else f"step {step} of {run}"
+        click.confirm(visible(f"Delete {what}, here and in S3?"), abort=True)
     with reach(url) as client:
+        run, step = located(client, run, step)
         deleted = client.delete_step(run, step)
-        text = f"{run}/{step}: deleted; shards that were here: {deleted}"
+        text = f"{path_of(run, step)}: deleted; shards that were here: {deleted}"
         show(as_json, {"deleted_shards": deleted}, text)
 
 
@@ -330,7 +335,9 @@ def forget(node: str, run: str | None, url: str | None, as_json: bool) -> None:
     """
     with reach(url) as client:
         steps = client.forget(node, run)
-        lines = [f"{each.run}/{each.step}: given up, with save {each.save_id}" for each in steps]
+        lines = [
+            f"{path_of(each.run, each.step)}: given up, with save {each.save_id}" for each in steps
+        ]
         document = {"forgotten": [asdict(each) for each in steps]}
         show(as_json, document, "\n".join(lines) or f"{node} is forgotten; it held no step.")
 
@@ -341,7 +348,12 @@ def forget(node: str, run: str | None, url: str | None, as_json: bool) -> None:
 @options.flag("--remove", help="Let the step go again, as room and `keep_local` want.")
 @options.service
 def pin(
-    run: str | None, step: int | None, list_: bool, remove: bool, url: str | None, as_json: bool
+    run: str | None,
+    step: StepOrPath | None,
+    list_: bool,
+    remove: bool,
+    url: str | None,
+    as_json: bool,
 ) -> None:
     """Keep a step on this node: it is not evicted, trimmed or deleted until `pin --remove`.
 
@@ -360,9 +372,11 @@ def pin(
     with reach(url) as client:
         if run is None or step is None:
             _show_pins(client.pins(), as_json)
-        elif remove:
+            return
+        run, step = located(client, run, step)
+        if remove:
             was_pinned = client.unpin(run, step)
-            text = f"{run}/{step}: {'pinned no more' if was_pinned else 'was not pinned'}"
+            text = f"{path_of(run, step)}: {'pinned no more' if was_pinned else 'was not pinned'}"
             show(as_json, {"was_pinned": was_pinned}, text)
         else:
             _show_pin(client.pin(run, step), as_json)
@@ -425,10 +439,7 @@ def _show_all(client: Client, run: str | None, level: Level | None, as_json: boo
 
 
 def _path(step: StepInfo) -> str:
-    from cachetier_client.identity.places import place_of
-    from cachetier_client.identity.step_names import StepName
-
-    return place_of(step.run, step.step, StepName.chosen()).path
+    return path_of(step.run, step.step)
 
 
 def _show_steps(
@@ -494,7 +505,7 @@ def _show_step(step: StepInfo, as_json: bool) -> None:
     if not as_json:
         levels = _restorable(step) or "nowhere"
         state = _state(step, time.time())
-        echo(f"{step.run}/{step.step}: {state}, save {step.save_id}, restorable: {levels}")
+        echo(f"{_path(step)}: {state}, save {step.save_id}, restorable: {levels}")
     rows = (
         (each.name, str(each.rank), shown_size(each.size_bytes), each.digest, each.state)
         for each in step.shards
@@ -530,7 +541,7 @@ def _step_json(step: StepInfo) -> dict[str, Any]:
 
 def _show_pin(pinned: PinInfo, as_json: bool) -> None:
     here = f"{shown_size(pinned.local_bytes)} stay on this node"
-    show(as_json, {"pin": asdict(pinned)}, f"{pinned.run}/{pinned.step}: pinned, {here}")
+    show(as_json, {"pin": asdict(pinned)}, f"{path_of(pinned.run, pinned.step)}: pinned, {here}")
     gone = pinned.shards - pinned.local_shards
     if gone and not as_json:
         what = "1 shard is" if gone == 1 else f"{gone} shards are"

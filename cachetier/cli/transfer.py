@@ -1,4 +1,4 @@
-"""Whole steps, moved: exported, imported, brought back here, read and checked, and adopted.
+"""Whole steps, moved: out to files, in from them, back to this node; read and checked; adopted.
 
 ``adopt`` takes the checkpoints of trainers that only write files, as they end.
 """
@@ -21,6 +21,7 @@ from cachetier_client import DeadlineError, IntegrityError, InvalidRequestError,
 from cachetier_client.units import counted, shown_size
 
 from cachetier.cli import options
+from cachetier.cli.addresses import located, path_of
 from cachetier.cli.connection import reach
 from cachetier.cli.output import (
     FAILED,
@@ -36,7 +37,7 @@ from cachetier.cli.output import (
     show,
     written_bytes,
 )
-from cachetier.cli.types import FILE, PATH, RANKS, STEP, one_of
+from cachetier.cli.types import FILE, PATH, RANKS, RUN
 from cachetier.parsers import remote_of
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from cachetier_client.adopt.watcher import Outcome
     from cachetier_client.step_files import SourceFile
 
+    from cachetier.cli.addresses import StepOrPath
     from cachetier.remote.base import ObjectStore
 
 Export: TypeAlias = "Callable[[Client, str, int, str, float], list[str]]"
@@ -58,53 +60,29 @@ _SOURCE_HINT = (
 )
 _NOWHERE = "/nonexistent"  # `cache_dir` must be set, and is not looked at
 
-_newest_or_step = options.argument(
-    "step", type=STEP, required=False, help="Default: the newest that is durable."
-)
-
 
 # --- out ------------------------------------------------------------------------------------------
 
 
-@options.verb()
-@options.run_and_step
-@options.argument("dest", type=FILE, help="What to make: a folder, of torch a file.")
-@options.option(
-    "--to",
-    type=one_of("FORMAT", "dcp", "safetensors", "torch", "files"),
-    required=True,
-    help="dcp, safetensors, torch or files.",
-)
-@options.flag("--trusted", help="Let objects of the step run code as they are read.")
-@options.timeout("5min")
-@options.service
-def export(
+def get_step(
+    client: Client,
     run: str,
     step: int,
     dest: str,
     to: str,
     trusted: bool,
     timeout: float,
-    url: str | None,
     as_json: bool,
 ) -> None:
-    """Write a step as others read it, verified, in bounded memory; DEST appears whole or not.
-
-    dcp: a folder that torch.distributed.checkpoint loads. safetensors: its tensors, by name, and
-    beside them objects.pt. torch: one file for torch.load. files: each shard as it was put; the
-    only one for steps that DCP has not saved, and the only one that needs no torch here.
-
-    JSON: `format`, `path`, `names` (of tensors and objects, or of files), `size_bytes`.
-    """
-    with ended_by_signal(), reach(url, seconds=timeout) as client:
-        export = _export_of(to, trusted)
-        total = cache(partial(_size_of, client, run, step))
-        with bytes_shown(
-            as_json, lambda: HowFar(f"export {run}/{step}", written_bytes(dest), total())
-        ):
-            names = export(client, run, step, dest, timeout)
-        root = Path(dest)
-        size_bytes = sum(path.stat().st_size for path in (root, *root.rglob("*")) if path.is_file())
+    """Write a step in one of the formats; ``dest`` appears whole or not."""
+    export = _export_of(to, trusted)
+    total = cache(partial(_size_of, client, run, step))
+    with bytes_shown(
+        as_json, lambda: HowFar(f"get {path_of(run, step)}", written_bytes(dest), total())
+    ):
+        names = export(client, run, step, dest, timeout)
+    root = Path(dest)
+    size_bytes = sum(path.stat().st_size for path in (root, *root.rglob("*")) if path.is_file())
     document = {"format": to, "path": dest, "names": names, "size_bytes": size_bytes}
     what = counted(len(names), "file" if to == "files" else "item")
     show(as_json, document, f"{dest}: {shown_size(size_bytes)}, {what}, verified")
@@ -119,7 +97,7 @@ def _export_of(to: str, trusted: bool) -> Export:
         from cachetier_client.identity.step_names import StepName
         from cachetier_client.torch.exports import export_step
     except ImportError:
-        refuse(f"--to {to} needs torch", f"{_NEEDS_TORCH}, or --to files.")
+        refuse(f"--format {to} needs torch", f"{_NEEDS_TORCH}, or --format files.")
 
     def export(client: Client, run: str, step: int, dest: str, timeout: float) -> list[str]:
         return export_step(
@@ -153,53 +131,43 @@ def _size_of(client: Client, run: str, step: int) -> int | None:
 # --- in -------------------------------------------------------------------------------------------
 
 
-@options.verb("import")
-@options.argument("source", type=FILE, help="A folder, a file, or s3://bucket/prefix.")
-@options.run
-@options.option("--step", type=STEP, help="Default: as SOURCE's name says: step-1000.")
-@options.overwrite
-@options.option("--remote-endpoint", help="Of s3://: default as of the service.")
-@options.timeout("5min")
-@options.service
-def import_(
+def put_step(
+    client: Client,
     source: str,
     run: str,
-    step: int | None,
+    step: int,
+    *,
     overwrite: bool,
     remote_endpoint: str | None,
     timeout: float,
-    url: str | None,
     as_json: bool,
 ) -> None:
-    """Save files of others as a step: each becomes a shard of its name, safe on the node.
+    """Save the files of a folder, or objects of S3, as a step of one rank; sealed."""
+    from cachetier_client.step_files import files_of, import_files
 
-    A folder that DCP has saved can then be loaded from cachetier://RUN/STEP. It is checked first
-    against its .metadata, where torch is there to read it. Where S3 has the CRC-64/NVME of an
-    object, it is compared. How S3 is reached is read where `cachetier serve` reads it.
-
-    JSON: `run`, `step`, `shards`: each a receipt as of `cachetier put`.
-    """
-    from cachetier_client.identity.step_names import find_step
-
-    if step is None:
-        in_name = find_step([source.rstrip("/").rpartition("/")[2]])
-        if in_name is None:
-            refuse(f"no step is in the name of {source}", "Give it: --step STEP")
-        step = in_name.step
-    with ended_by_signal(), reach(url, patient=True, seconds=timeout) as client:
-        from cachetier_client.step_files import files_of, import_files
-
-        is_remote = re.match(r"\w+:/", source) is not None  # of s3://, or what was meant by it
-        files = _objects_of(source, remote_endpoint) if is_remote else files_of(source)
-        _check(files)
-        receipts = import_files(
-            client, files, run, step, overwrite=overwrite, timeout_seconds=timeout
-        )
+    files = _objects_of(source, remote_endpoint) if is_remote(source) else files_of(source)
+    _check(files)
+    receipts = import_files(client, files, run, step, overwrite=overwrite, timeout_seconds=timeout)
     size_bytes = sum(receipt.size_bytes for receipt in receipts.values())
     shards = [asdict(receipt) for receipt in receipts.values()]
     what = f"{counted(len(shards), 'shard')}, {shown_size(size_bytes)}"
     document = {"run": run, "step": step, "shards": shards}
-    show(as_json, document, f"{run}/{step}: {what}, safe on this node")
+    show(as_json, document, f"{path_of(run, step)}: {what}, safe on this node")
+
+
+def is_remote(source: str) -> bool:
+    """Return whether a source is an address, of s3:// or what was meant by it."""
+    return re.match(r"\w+:/", source) is not None
+
+
+def step_in(source: str) -> int:
+    """Return the step that the name of a source says."""
+    from cachetier_client.identity.step_names import find_step
+
+    in_name = find_step([source.rstrip("/").rpartition("/")[2]])
+    if in_name is None:
+        refuse(f"no step is in the name of {source}", "Give it: cachetier put SOURCE RUN STEP")
+    return in_name.step
 
 
 def _check(files: list[SourceFile]) -> None:
@@ -278,15 +246,14 @@ def _read(store: ObjectStore, key: str, etag: str, size_bytes: int) -> Iterator[
 
 
 @options.verb()
-@options.run_argument
-@_newest_or_step
+@options.run_and_newest
 @options.option("--to", type=FILE, help="A folder to make, of one file for each shard.")
 @options.option("--ranks", type=RANKS, help="Only what these put: 0-7, or 0,8. Default: all.")
 @options.timeout("1h", "For all of it.")
 @options.service
 def restore(
     run: str,
-    step: int | None,
+    step: StepOrPath | None,
     to: str | None,
     ranks: list[int] | None,
     timeout: float,
@@ -304,7 +271,7 @@ def restore(
     if to is not None and ranks:
         refuse("--ranks goes with no --to", "Leave out one of them.")
     with reach(url, patient=True, seconds=timeout) as client:
-        chosen = _newest(client, run) if step is None else step
+        run, chosen = _chosen(client, run, step)
         if to is not None:
             _write(client, run, chosen, to, timeout, as_json)
         else:
@@ -312,11 +279,12 @@ def restore(
 
 
 @options.verb()
-@options.run_argument
-@_newest_or_step
+@options.run_and_newest
 @options.timeout("1h", "For all of it.")
 @options.service
-def verify(run: str, step: int | None, timeout: float, url: str | None, as_json: bool) -> int:
+def verify(
+    run: str, step: StepOrPath | None, timeout: float, url: str | None, as_json: bool
+) -> int:
     """Read a step as a restore would, from the nearest copies, and check every byte; keep nothing.
 
     Exit 5 when a shard has no good copy: each is named.
@@ -327,14 +295,16 @@ def verify(run: str, step: int | None, timeout: float, url: str | None, as_json:
     with reach(url, seconds=timeout) as client:
         from cachetier_client.step_files import whole_step
 
-        step = _newest(client, run) if step is None else step
+        run, step = _chosen(client, run, step)
         found = whole_step(client, run, step, timeout_seconds=timeout)
         bad = _bad_shards(client, run, step, found.shards, timeout, as_json)
         here = sum(shard.state in ("clean", "dirty") for shard in found.shards)
         size_bytes = sum(shard.size_bytes for shard in found.shards)
         what = {"run": run, "step": step, "shards": len(found.shards), "size_bytes": size_bytes}
         where = f"{here} on this node, {len(found.shards) - here} in S3"
-        text = f"{run}/{step}: {counted(len(found.shards), 'shard')}, {shown_size(size_bytes)}"
+        text = (
+            f"{path_of(run, step)}: {counted(len(found.shards), 'shard')}, {shown_size(size_bytes)}"
+        )
         verdict = f"{counted(len(bad), 'shard')} without a good copy" if bad else "all are good"
         document = {**what, "local_shards": here, "bad": bad}
         show(as_json, document, f"{text} ({where}): {verdict}")
@@ -345,19 +315,24 @@ def verify(run: str, step: int | None, timeout: float, url: str | None, as_json:
     return INTEGRITY if bad else 0
 
 
-def _newest(client: Client, run: str) -> int:
+def _chosen(client: Client, run: str, step: StepOrPath | None) -> tuple[str, int]:
+    """Return a step, or the newest one of a run, if none was given."""
+    if step is not None:
+        return located(client, run, step)
     found = client.latest(run)
     if found is None:
         raise NotFoundError(
             f"no step of {run} is durable", hint=f"See what there is: cachetier ls {run}"
         )
-    return found.step
+    return run, found.step
 
 
 def _write(client: Client, run: str, step: int, to: str, timeout: float, as_json: bool) -> None:
     names = _export_files(client, run, step, to, timeout)
     document = {"run": run, "step": step, "path": to, "names": names}
-    show(as_json, document, f"{run}/{step}: {counted(len(names), 'file')} in {to}, verified")
+    show(
+        as_json, document, f"{path_of(run, step)}: {counted(len(names), 'file')} in {to}, verified"
+    )
 
 
 def _bring(
@@ -371,7 +346,7 @@ def _bring(
         left = rest(timeout_seconds=timeout) if coming.shards else coming
     else:
         with bar:
-            task = bar.add_task(f"restore {run}/{step}", total=coming.size_bytes)
+            task = bar.add_task(f"restore {path_of(run, step)}", total=coming.size_bytes)
             while left.shards and (seconds := ends_at - time.monotonic()) > 0:
                 left = rest(timeout_seconds=min(SLICE_SECONDS, seconds))
                 bar.update(task, completed=coming.size_bytes - left.size_bytes)
@@ -379,12 +354,14 @@ def _bring(
     if left.shards:
         still = f"{counted(left.shards, 'shard')}, {shown_size(left.size_bytes)}"
         raise DeadlineError(
-            f"{still} of {run}/{step} are still to come after {timeout:g} s",
+            f"{still} of {path_of(run, step)} are still to come after {timeout:g} s",
             hint="It goes on: call it again to wait for the rest.",
         )
     document = {"run": run, "step": step, "brought_shards": brought[0], "brought_bytes": brought[1]}
     came = f"{counted(brought[0], 'shard')}, {shown_size(brought[1])} came back"
-    show(as_json, document, f"{run}/{step}: {came if brought[0] else 'all was here already'}")
+    show(
+        as_json, document, f"{path_of(run, step)}: {came if brought[0] else 'all was here already'}"
+    )
 
 
 def _bad_shards(
@@ -409,7 +386,7 @@ def _bad_shards(
         return None
 
     with (
-        bytes_shown(as_json, lambda: HowFar(f"verify {run}/{step}", done, total)),
+        bytes_shown(as_json, lambda: HowFar(f"verify {path_of(run, step)}", done, total)),
         ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="verify") as threads,
     ):
         messages = list(threads.map(checked, shards))
@@ -425,7 +402,7 @@ def _bad_shards(
 
 @options.verb()
 @options.argument("folder", type=PATH, help="The folder that the trainer writes to.")
-@options.run
+@options.argument("run", type=RUN, envvar="CACHETIER_RUN", help="The training run.")
 @options.rank
 @options.world_size
 @options.option(

@@ -5,6 +5,7 @@ A verb is called with values. A word that is wrong is answered before the verb b
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable, Mapping
@@ -21,6 +22,8 @@ from cachetier.number_lists import parsed_numbers
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from cachetier.cli.addresses import StepOrPath
 
 SECONDS = 1.0  # a service that does not answer by then offers nothing: somebody waits for the shell
 
@@ -107,6 +110,14 @@ _steps = _from_service(
     ],
     "run",
 )
+
+
+def _runs_or_steps(given: Given) -> Offers:
+    """Return the runs, and the steps of the run that the environment names."""
+    usual = os.environ.get("CACHETIER_RUN")
+    return _runs(given) + (_steps({**given, "run": usual}) if usual else [])
+
+
 _names = _from_service(
     lambda client, given: [
         (shard.name, f"shard of rank {shard.rank}")
@@ -189,11 +200,16 @@ def _read(kind: Callable[[str], Any], noun: str) -> Callable[[str], Any]:
     return read
 
 
-def _seconds(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        return parsed_span(word)
+def _span(word: str) -> float:
+    if re.fullmatch(r"\d+(\.\d+)?", word):
+        raise ValueError(f"{word!r} has no unit", f"Write {word}s, or {word}min.")
+    return parsed_span(word)
+
+
+def _size(word: str) -> int:
+    if re.fullmatch(r"\d+(\.\d+)?", word):
+        raise ValueError(f"{word!r} has no unit", f"Write '{word} MB', or '{word} GiB'.")
+    return parsed_size(word)
 
 
 def one_of(name: str, *words: str) -> Word:
@@ -207,6 +223,13 @@ def one_of(name: str, *words: str) -> Word:
         raise ValueError(f"{word!r} is none of {', '.join(words[:-1])} and {words[-1]}", hint)
 
     return Word(name, read, sign="", offers=_each(name.lower(), *words))
+
+
+def _step(word: str) -> StepOrPath:
+    path = tuple(filter(None, word.split("/")))
+    if "/" not in word or (len(path) == 1 and path[0].isdecimal()):
+        return int(_read(int, "a whole number")("".join(path) or word))
+    return path
 
 
 def _byte_range(word: str) -> tuple[int | None, int | None]:
@@ -252,17 +275,16 @@ PATH = click.Path(path_type=Path)
 FILE = click.Path()
 COUNT = Word("N", _read(int, "a whole number"))
 NUMBER = Word("NUMBER", _read(float, "a number"))
-DURATION = Word("DURATION", _read(_seconds, "a span of time such as 90, 4m or 12h"))
-AGE = Word("DURATION", parsed_span, hint="Write 30min, 12h or 7d.")
+DURATION = Word("DURATION", _span, hint="Write 30s, 4min or 12h.")
 EXPIRY = Word(
     "DURATION",
-    lambda word: None if word == "never" else parsed_span(word),
+    lambda word: None if word == "never" else _span(word),
     hint="Write 12h, 30d or never.",
 )
-SIZE = Word("SIZE", parsed_size)
+SIZE = Word("SIZE", _size)
 RATE = Word("RATE", _rate)
-RUN = Word("RUN", offers=_runs)
-STEP = replace(COUNT, name="STEP", offers=_steps)
+RUN = Word("RUN", offers=_runs_or_steps)
+STEP = Word("STEP", _step, offers=_steps)
 NAME = Word("NAME", offers=_names)
 LEVEL = one_of("LEVEL", "local", "replicated", "durable")
 RANKS = Word(

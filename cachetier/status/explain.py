@@ -252,7 +252,7 @@ def _is_of(each: Mapping[str, Any], step: StepInfo) -> bool:
 
 
 def _flush(step: StepInfo) -> str:
-    return f"cachetier flush --run {step.run} --step {step.step}"
+    return f"cachetier flush {step.run} {step.step}"
 
 
 def _ago(now: float, at: float) -> str:

@@ -332,7 +332,7 @@ class LocalOnlyError(LookAtRunError):
     http_status = 409
     hint = (
         "It is safe on this node and is not drained: `durable_every` or `supersede`. To send it, "
-        "flush this very step on every node: `cachetier flush --run RUN --step STEP`."
+        "flush this very step on every node: `cachetier flush RUN STEP`."
     )
 
 

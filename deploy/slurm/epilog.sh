@@ -7,7 +7,7 @@ set -u
 
 if ! asked status --json >/dev/null 2>&1; then
     say "cachetier cannot be asked: what is dirty here waits for its next start"
-elif left=$(asked flush --deadline "$CACHETIER_FLUSH_SECONDS" 2>&1); then
+elif left=$(asked flush --timeout "${CACHETIER_FLUSH_SECONDS}s" 2>&1); then
     say "all is durable"
 else
     say "not all is durable after $CACHETIER_FLUSH_SECONDS s, and drains on: $(tail -n 2 <<<"$left" | tr '\n' ' ')"

@@ -12,7 +12,7 @@ export CACHETIER_RUN=llama        # the same in every requeue: it resumes what t
 leave() {                         # each node flushes its part of the newest step; then back into the queue
     srun --overlap --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 sh -c '
         step=$(cachetier ls "$CACHETIER_RUN" --latest --level local) &&
-            cachetier flush --run "$CACHETIER_RUN" --step "$step" --deadline 240'
+            cachetier flush "$CACHETIER_RUN" "$step" --timeout 240s'
     scontrol requeue "$SLURM_JOB_ID"
 }
 trap leave USR1

@@ -76,7 +76,7 @@ def test_a_node_is_left_by_a_job_as_the_user_of_the_service_on_that_very_node() 
     assert container["image"] == CONTAINER["image"]
     assert container["securityContext"] == CONTAINER["securityContext"]
     verb, *options = container["command"][1:]
-    assert (verb, options) == ("leave", ["--deadline", "240"])
+    assert (verb, options) == ("leave", ["--timeout", "240s"])
     assert container["env"][0]["value"] == f"unix://{CONFIG['data']['CACHETIER_SOCKET']}"
     assert volume["hostPath"]["path"] == CONFIG["data"]["CACHETIER_SOCKET"].rpartition("/")[0]
     selected = POLICY["spec"]["podSelector"]["matchLabels"]
@@ -168,7 +168,7 @@ def test_a_training_pod_has_the_socket_and_nothing_else_of_the_node() -> None:
     assert not container["securityContext"]["allowPrivilegeEscalation"]
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     flush = container["lifecycle"]["preStop"]["exec"]["command"]
-    assert pod["terminationGracePeriodSeconds"] > int(flush[-1])
+    assert pod["terminationGracePeriodSeconds"] > int(flush[-1].removesuffix("s"))
 
 
 # --- systemd -------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def test_a_machine_that_is_shut_down_leaves_before_the_service_is_stopped() -> N
 
     assert "cachetier.service" in of_unit["After"][0].split()  # so it is stopped before that one
     assert not {"Requires", "BindsTo", "PartOf"} & of_unit.keys()  # a restart would stop it too
-    assert int(timeout) > int(re.findall(r"leave --deadline (\d+)", stop)[0])
+    assert int(timeout) > int(re.findall(r"leave --timeout (\d+)s", stop)[0])
     assert "cachetier whoami || exit 0;" in stop  # a service that is not there is not waited for
     assert LEAVE_SERVICE["User"] == SERVICE["User"]
     assert LEAVE_SERVICE["RemainAfterExit"] == ["yes"]

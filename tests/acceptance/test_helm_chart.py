@@ -106,7 +106,7 @@ def pod_of(made: Objects) -> dict[str, Any]:
 def pre_stop_seconds(pod: dict[str, Any]) -> list[int]:
     (container,) = pod["containers"]
     steps = container.get("lifecycle", {}).values()
-    return [int(step["exec"]["command"][-1]) for step in steps]
+    return [int(step["exec"]["command"][-1].removesuffix("s")) for step in steps]
 
 
 def test_tenants_are_principals_each_with_a_door_of_their_own(

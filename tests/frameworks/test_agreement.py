@@ -156,7 +156,7 @@ def test_all_ranks_refuse_alike_what_another_node_holds() -> None:
     refused = first["on a node that is not in the job"]
     assert refused[:2] == ["unflushed_steps", 7]
     assert "step 7 of run agreed (all of it) is on other" in refused[2]
-    assert "cachetier flush --run agreed --step 7" in refused[3]
+    assert "cachetier flush agreed 7" in refused[3]
     assert first == {
         "on a node that is not in the job": refused,
         "not strict": 1,

@@ -69,35 +69,35 @@ def test_a_folder_goes_in_and_comes_out_as_it_was(served: Served, tmp_path: Path
     files = made(tmp_path / "step-1000")
     source, dest = str(tmp_path / "step-1000"), str(tmp_path / "out")
 
-    imported = run(served, "import", source, "--run", "r", "--json")
+    imported = run(served, "put", source, "r", "--json")
     assert imported.code == 0, imported.err
     assert imported.json["step"] == 1000
     assert {each["name"]: each["size_bytes"] for each in imported.json["shards"]} == {
         name: len(content) for name, content in files.items()
     }
-    exported = run(served, "export", "r", "1000", dest, "--to", "files", "--json")
+    exported = run(served, "get", "r", "1000", dest, "--format", "files", "--json")
     assert exported.code == 0, exported.err
     assert sorted(exported.json["names"]) == sorted(files)
     assert exported.json["size_bytes"] == sum(map(len, files.values()))
     assert tree(tmp_path / "out") == files
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "step-1000"]
 
-    again = run(served, "export", "r", "1000", dest, "--to", "files")
+    again = run(served, "get", "r", "1000", dest, "--format", "files")
     assert (again.code, "is there already" in again.err) == (2, True)
-    one = run(served, "import", f"{source}/model.pt", "--run", "r", "--step", "3")
-    assert one.out == "r/3: 1 shard, 17.8 MB, safe on this node\n"
-    assert run(served, "export", "r", "9", f"{dest}9", "--to", "files").code == 1
+    one = run(served, "put", f"{source}/model.pt", "r", "3", "--seal")
+    assert one.out.startswith("r/3/model.pt: 17.8 MB, ")
+    assert run(served, "get", "r", "9", f"{dest}9", "--format", "files").code == 1
     assert not (tmp_path / "out9").exists()
 
 
 def test_what_cannot_be_meant_is_refused(served: Served, tmp_path: Path) -> None:
     made(tmp_path / "final")
-    unnumbered = run(served, "import", str(tmp_path / "final"), "--run", "r")
-    assert (unnumbered.code, "--step STEP" in unnumbered.err) == (2, True)
-    assert run(served, "import", "step-1").code == 2
-    missing = run(served, "import", str(tmp_path / "step-1"), "--run", "r")
-    assert (missing.code, "there is no file" in missing.err.lower()) == (2, True)
-    assert "--to 'onnx' is none of" in run(served, "export", "r", "1", "x", "--to", "onnx").err
+    unnumbered = run(served, "put", str(tmp_path / "final"), "r")
+    assert (unnumbered.code, "RUN STEP" in unnumbered.err) == (2, True)
+    assert run(served, "put", "step-1").code == 2
+    missing = run(served, "put", str(tmp_path / "step-1"), "r")
+    assert (missing.code, "No such file" in missing.err) == (2, True)
+    assert "--format 'onnx' is none of" in run(served, "get", "r", "1", "x", "--format", "onnx").err
     assert run(served, "ls", "--json").json["runs"] == []
 
 
@@ -108,28 +108,28 @@ def test_a_checkpoint_of_dcp_can_be_loaded_once_it_is_imported(
     folder = tmp_path / "step_20"
     save(state, storage_writer=FileSystemWriter(folder), no_dist=True)
 
-    assert run(served, "import", str(folder), "--run", "r").code == 0
+    assert run(served, "put", str(folder), "r").code == 0
     found: dict[str, Any] = {"w": torch.zeros(1000), "lr": 0.0}
     load(found, storage_reader=CachetierReader("cachetier://r/20", client=client), no_dist=True)
     assert found["w"].equal(state["w"])
     assert found["lr"] == 0.5
-    exported = run(served, "export", "r", "20", str(tmp_path / "w.pt"), "--to", "torch")
+    exported = run(served, "get", "r", "20", str(tmp_path / "w.pt"), "--format", "torch")
     assert exported.out.endswith("2 items, verified\n")
     assert torch.load(tmp_path / "w.pt", weights_only=True)["w"].equal(state["w"])
 
-    assert run(served, "import", str(folder), "--run", "r~a~step-!~").code == 0
+    assert run(served, "put", str(folder), "r~a~step-!~").code == 0
     load(
         found,
         storage_reader=CachetierReader("cachetier://r/a/step-20", client=client),
         no_dist=True,
     )
-    below = run(served, "export", "r~a~step-!~", "20", str(tmp_path / "below"), "--to", "dcp")
+    below = run(served, "get", "r~a~step-!~", "20", str(tmp_path / "below"), "--format", "dcp")
     assert below.code == 0, below.err
     assert tree(tmp_path / "below") == tree(folder)
 
     cut = folder / "__0_0.distcp"
     cut.write_bytes(cut.read_bytes()[:-100])
-    torn = run(served, "import", str(folder), "--run", "r", "--step", "21")
+    torn = run(served, "put", str(folder), "r", "21")
     assert (torn.code, "__0_0.distcp lacks" in torn.err) == (5, True)
     assert [step.step for step in client.steps("r")] == [20]
 
@@ -143,11 +143,11 @@ def test_without_torch_files_go_and_the_rest_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cachetier_client.torch", None)
 
-    imported = run(served, "import", str(folder), "--run", "r")
+    imported = run(served, "put", str(folder), "r")
     assert (imported.code, "not checked against .metadata" in imported.err) == (0, True)
-    refused = run(served, "export", "r", "1", str(tmp_path / "x"), "--to", "safetensors")
+    refused = run(served, "get", "r", "1", str(tmp_path / "x"), "--format", "safetensors")
     assert (refused.code, "extra `torch`" in refused.err) == (2, True)
-    assert run(served, "export", "r", "1", str(tmp_path / "x"), "--to", "files").code == 0
+    assert run(served, "get", "r", "1", str(tmp_path / "x"), "--format", "files").code == 0
     assert tree(tmp_path / "x") == tree(folder)
 
 
@@ -163,21 +163,21 @@ def test_objects_of_a_bucket_become_a_step(
         "a/step-77": b"7",
     }.items():
         store.put(name, content, digest=digests.digest_of(content))
-    remote = ["--remote-endpoint", moto_s3.url, "--run", "r"]
+    remote = ["r", "--remote-endpoint", moto_s3.url]
     prefix = f"s3://{moto_s3.bucket}/a"
 
-    imported = run(served, "import", f"{prefix}/step-7", *remote, "--json")
+    imported = run(served, "put", f"{prefix}/step-7", *remote, "--json")
     assert imported.code == 0, imported.err
     assert imported.json["step"] == 7
     assert {each["name"]: each["size_bytes"] for each in imported.json["shards"]} == {
         "none": 0,
         "x/model": len(large),
     }
-    got = run(served, "get", "--run", "r", "--step", "7", "--name", "x/model")
+    got = run(served, "get", "r", "7", "--name", "x/model")
     assert got.bytes == large
-    one = run(served, "import", f"{prefix}/step-77", *remote, "--json").json
+    one = run(served, "put", f"{prefix}/step-77", *remote, "--json").json
     assert (one["step"], [each["name"] for each in one["shards"]]) == (77, ["step-77"])
-    nothing = run(served, "import", f"{prefix}/step-8", *remote)
+    nothing = run(served, "put", f"{prefix}/step-8", *remote)
     assert (nothing.code, "no object" in nothing.err) == (2, True)
 
 

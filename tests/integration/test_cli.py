@@ -21,7 +21,7 @@ from tests.fakes.bodies import noise
 from tests.integration.serving import OWNER, Served, serving, shard_path
 from tests.integration.test_http_shards import LARGE
 
-STEP = ["--run", "r", "--step", "1"]
+STEP = ["r", "1"]
 
 
 @pytest.fixture
@@ -60,6 +60,40 @@ def test_a_file_goes_in_and_comes_out(served: Served, tmp_path: Path) -> None:
     assert (got.code, got.json["digest"]) == (0, put.json["digest"])
     assert target.read_bytes() == source.read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out"]
+
+
+def test_a_shard_goes_in_and_comes_out_by_its_path(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "model.pt"
+    source.write_bytes(b"weights")
+    assert run(served, "put", str(source), "r/7", "--seal").out.startswith("r/7/model.pt: 7 B")
+    assert run(served, "get", "r/7/model.pt").bytes == b"weights"
+    assert run(served, "get", "cachetier://r/7/model.pt").bytes == b"weights"
+    monkeypatch.setenv("CACHETIER_RUN", "r")
+    assert run(served, "get", "7", "--name", "model.pt").bytes == b"weights"
+    assert "No shard other in step 7" in run(served, "get", "r/7/other").err
+
+    whole = tmp_path / "out"
+    assert run(served, "get", "r/7").code == 2
+    assert run(served, "get", "r/7", str(whole)).out == f"{whole}: 7 B, 1 file, verified\n"
+    assert (whole / "model.pt").read_bytes() == b"weights"
+
+
+def test_what_was_saved_by_its_path_is_called_by_it(served: Served, tmp_path: Path) -> None:
+    source = tmp_path / "last.ckpt"
+    source.write_bytes(b"weights")
+    where = "r/checkpoints/last.ckpt"
+    assert run(served, "put", str(source), where, "--seal").code == 0
+    assert run(served, "get", where).bytes == b"weights"
+    assert run(served, "ls", where).out.startswith(f"{where}: ")
+    assert run(served, "status", where).code == 0
+    assert run(served, "wait", where, "--level", "local").code == 0
+    assert run(served, "pin", where).out.startswith(f"{where}: pinned")
+    assert run(served, "pin", "--remove", where).code == 0
+    assert run(served, "delete", where, "--yes").code == 0
+    gone = run(served, "delete", where, "--yes")
+    assert (gone.code, f"Nothing is saved under {where}" in gone.err) == (1, True)
 
 
 def test_standard_input_and_output_will_do(served: Served) -> None:
@@ -139,9 +173,9 @@ def test_latest_prints_the_step_or_fails(served: Served) -> None:
 def test_wait_and_flush_end_with_3_while_bytes_are_dirty(served: Served) -> None:
     run(served, "put", "-", *STEP, "--name", "x", "--seal", stdin=b"x")
     assert run(served, "wait", "r", "1", "--level", "local").code == 0
-    waited = run(served, "wait", "r", "1", "--timeout", "0.1", "--json")
+    waited = run(served, "wait", "r", "1", "--timeout", "0.1s", "--json")
     assert (waited.code, waited.json["error"]["code"]) == (3, "not_durable")
-    flushed = run(served, "flush", "--deadline", "0.1")
+    flushed = run(served, "flush", "--timeout", "0.1s")
     assert flushed.code == 3
     assert flushed.err.startswith("Error: ")
     assert "Error: 1 shard (1 B) is not durable in time, of step r/1." in flushed.err
@@ -207,13 +241,13 @@ def test_what_is_not_there_is_1(served: Served, tmp_path: Path) -> None:
     "arguments",
     [
         ["put", "-", *STEP, "--name", ".."],
-        ["put", "-", "--run", "a/b", "--step", "1", "--name", "x"],
+        ["put", "-", "a b", "1", "--name", "x"],
         ["put", "-", *STEP],
         ["put", "/nowhere/at/all", *STEP, "--name", "x"],
-        ["put", "-", *STEP, "--name", "x", "--ack", "never"],
+        ["put", "-", *STEP, "--name", "x", "--level", "never"],
         ["wait", "r", "one"],
         ["wait", "r", "1", "--level", "best"],
-        ["flush", "--step", "1"],
+        ["flush", "r", "1", "2"],
         ["get", *STEP, "--name", "x", "--json"],
         ["nonsense"],
         ["status", "--url", "ftp://x"],
@@ -374,9 +408,9 @@ def test_dev_needs_nothing_and_goes_past_the_proxies_of_the_environment(tmp_path
         ready = json.loads(process.stdout.readline())
         url = ["--url", ready["url"]]
         assert ready["s3_door"] in run(None, "s3", "env", *url).out
-        put = ["put", "-", *STEP, "--name", "x", "--seal", "--ack", "durable", *url]
+        put = ["put", "-", *STEP, "--name", "x", "--seal", "--level", "durable", *url]
         assert run(None, *put, stdin=b"x").code == 0
-        assert run(None, "wait", "r", "1", *url, "--timeout", "60").code == 0
+        assert run(None, "wait", "r", "1", *url, "--timeout", "60s").code == 0
         assert run(None, "ls", "r", "--latest", *url).out == "1\n"
     finally:
         process.terminate()

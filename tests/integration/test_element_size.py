@@ -77,7 +77,7 @@ def test_a_stream_that_is_not_whole_values_leaves_nothing(served: Served, client
 def test_the_command_line_and_the_header_tell_it(served: Served, tmp_path: Path) -> None:
     source = tmp_path / "weights"
     source.write_bytes(LARGE.tobytes())
-    where = ["--run", "r", "--step", "1", "--save-id", "s"]
+    where = ["r", "1", "--save-id", "s"]
     put = run(served, "put", str(source), *where, "--name", "cli", "--element-size", "4")
     assert put.code == 0
     headers = {"Cachetier-Element-Size": "8"}

@@ -107,12 +107,12 @@ def test_gc_shows_first_and_removes_when_it_is_told_to(served: Served) -> None:
     for save in ("one", "two"):
         run(served, "put", "-", *STEP, "--name", "x", "--save-id", save, stdin=b"x" * 2000)
 
-    shown = run(served, "prune", "--older-than", "0").out
+    shown = run(served, "prune", "--older-than", "0s").out
     assert "r/1, save one" in shown
     assert "Nothing was removed: add --yes." in shown
-    assert run(served, "prune", "--older-than", "0", "--json").json["found"] == 1
+    assert run(served, "prune", "--older-than", "0s", "--json").json["found"] == 1
     assert "Removed 1 thing, 2.0 kB" in run(served, "prune", "--yes", "--older-than", "0s").out
-    assert run(served, "prune", "--older-than", "0").out == "There is nothing to collect.\n"
+    assert run(served, "prune", "--older-than", "0s").out == "There is nothing to collect.\n"
 
 
 def half_sent(served: Served) -> None:
@@ -124,7 +124,7 @@ def half_sent(served: Served) -> None:
     store.write(copies.record_part, 1, 0, uploaded=True)
     part = "p/r/1/.cachetier/rank-0.json"
     served.objects.put(part, b"{}", digest=digest_of(b"{}"))
-    run(served, "put", "-", "--run", "r", "--step", "2", "--name", "x", "--seal", stdin=b"x")
+    run(served, "put", "-", "r", "2", "--name", "x", "--seal", stdin=b"x")
     store.write(
         copies.record_outcome, store.policy, 2, SaveState.PUBLISHED, None, SystemClock().now()
     )
@@ -134,14 +134,14 @@ def test_gc_says_what_it_leaves_and_what_deletes_it(served: Served) -> None:
     half_sent(served)
     assert run(served, "prune").out == "There is nothing to collect.\n", "it is young"
 
-    shown = run(served, "prune", "--yes", "--older-than", "0")
+    shown = run(served, "prune", "--yes", "--older-than", "0s")
     assert shown.code == 0
     assert shown.out.splitlines() == [
         "There is nothing to collect.",
         "Left: r/1, save s: whole here; rank 1 of 2 is to come from other nodes.",
         "      If nobody will complete it: cachetier delete r 1",
     ]
-    found = run(served, "prune", "--older-than", "0", "--json").json
+    found = run(served, "prune", "--older-than", "0s", "--json").json
     assert found["left"] == [
         {
             "what": "r/1, save s",
@@ -155,7 +155,7 @@ def test_gc_says_what_it_leaves_and_what_deletes_it(served: Served) -> None:
     assert served.call.post("/v1/collect", {"older_than_seconds": 0}).json["collected"] == found
 
     assert run(served, "delete", "r", "1", "--yes").code == 0
-    assert run(served, "prune", "--older-than", "0").out == "There is nothing to collect.\n"
+    assert run(served, "prune", "--older-than", "0s").out == "There is nothing to collect.\n"
 
 
 def test_gc_fails_where_a_remote_did_not_answer(
@@ -167,18 +167,18 @@ def test_gc_fails_where_a_remote_did_not_answer(
         raise TransientError("no answer")
 
     monkeypatch.setattr(served.objects, "head", away)
-    for arguments in (("--older-than", "0"), ("--older-than", "0", "--yes")):
+    for arguments in (("--older-than", "0s"), ("--older-than", "0s", "--yes")):
         shown = run(served, "prune", *arguments)
         assert shown.code == 1
         assert shown.out == "Not everything could be asked.\n"
         assert shown.err == "Not asked: durable: no answer. What is there was left.\n"
-    told = run(served, "prune", "--older-than", "0", "--json")
+    told = run(served, "prune", "--older-than", "0s", "--json")
     assert (told.code, told.json["unanswered"]) == (1, ["durable: no answer"])
 
     for save in ("one", "two"):
-        step = ("--run", "q", "--step", "1", "--save-id", save)
+        step = ("q", "1", "--save-id", save)
         run(served, "put", "-", *step, "--name", "x", stdin=b"x" * 2000)
-    shown = run(served, "prune", "--older-than", "0", "--yes")
+    shown = run(served, "prune", "--older-than", "0s", "--yes")
     assert shown.code == 1
     assert "Removed 1 thing, 2.0 kB on this node." in shown.out
     assert "Not asked: durable: no answer" in shown.err

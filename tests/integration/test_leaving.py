@@ -132,7 +132,7 @@ def test_the_verb_ends_with_3_when_not_all_is_durable_and_with_0_when_it_is(
 ) -> None:
     with serving() as served:
         assert served.put("x", b"x").status == 201
-        late = run(served, "leave", "--deadline", "0.1")
+        late = run(served, "leave", "--timeout", "0.1s")
         assert (late.code, served.call("GET", "/readyz").status) == (3, 503)
         stayed = run(served, "leave", "--stay")
         assert (stayed.code, stayed.out) == (0, "The node takes puts again.\n")

@@ -91,7 +91,7 @@ def test_a_command_line_that_cannot_be_is_answered_by_what_was_meant(
 @pytest.fixture(scope="module")
 def served() -> Iterator[Served]:
     with serving() as served:
-        put = ["put", "-", "--run", "train", "--step", "7", "--name", "weights", "--seal"]
+        put = ["put", "-", "train", "7", "--name", "weights", "--seal"]
         ended = CliRunner().invoke(
             app, put, input=b"x" * 2000, env={"CACHETIER_URL": served.unix_url}
         )

@@ -214,7 +214,7 @@ def test_an_unknown_wish_to_restore_is_refused(served: Served) -> None:
 def test_the_command_line_gets_a_part(
     served: Served, fetched: Fetched, part: str, start: int, end: int
 ) -> None:
-    got = run(served, "get", "--run", "r", "--step", "1", "--name", "x", "--range", part)
+    got = run(served, "get", "r", "1", "--name", "x", "--range", part)
 
     assert (got.code, got.bytes) == (0, data()[start:end])
     assert fetched.size_bytes == BLOCK_BYTES
@@ -222,7 +222,7 @@ def test_the_command_line_gets_a_part(
 
 @pytest.mark.parametrize("part", ["", "-", "x", "9-5", f"{SIZE_BYTES}-", "1-2,5-6", "-0"])
 def test_a_part_that_is_none_is_refused(served: Served, part: str) -> None:
-    got = run(served, "get", "--run", "r", "--step", "1", "--name", "x", "--range", part)
+    got = run(served, "get", "r", "1", "--name", "x", "--range", part)
 
     assert (got.code, got.bytes) == (2, b"")
     assert "FIRST-LAST" in got.err

@@ -152,7 +152,7 @@ def test_a_restore_tells_what_is_still_to_come_and_what_kept_it_away(
     place: Site, replaced: Node
 ) -> None:
     assert replaced.client.restore_step(RUN, 3, timeout_seconds=0.0).shards == 4
-    late = Outcome(replaced, "restore", RUN, "2", "--timeout", "0")
+    late = Outcome(replaced, "restore", RUN, "2", "--timeout", "0s")
     assert (late.code, "still to come after 0 s" in late.err) == (4, True)
     assert replaced.client.restore_step(RUN, 2).shards == 0
 
@@ -199,11 +199,11 @@ def test_a_flush_says_so_where_a_step_waits_for_a_rank_that_is_lost(replaced: No
     with replaced.client.checkpoint(RUN, 4, **part) as checkpoint:
         checkpoint.put(SMALL, "small-0")
 
-    half = Outcome(replaced, "flush", "--run", RUN, "--step", "4")
+    half = Outcome(replaced, "flush", RUN, "4")
 
     assert half.code == 0  # this node has done its part
-    assert f"All that this node has of {RUN}/4 is in S3. The step is not durable" in half.out
-    whole = Outcome(replaced, "flush", "--run", RUN, "--step", "3")
+    assert f"All that this node has of {RUN}/4 is in S3. It is not durable" in half.out
+    whole = Outcome(replaced, "flush", RUN, "3")
     assert whole.out == "Everything asked for is durable.\n"
 
 

@@ -83,7 +83,7 @@ def test_a_key_opens_the_mounts_of_its_principal_until_it_is_revoked_or_ends(nod
     assert buckets(made["environment"]) == ["data", "logs"]
     of_team = json.loads(run(node, "s3", "env", "--principal", "team", "--json").stdout)
     assert buckets(of_team["environment"]) == ["data"]
-    ended = json.loads(run(node, "s3", "env", "--expires", "0", "--json").stdout)
+    ended = json.loads(run(node, "s3", "env", "--expires", "0s", "--json").stdout)
     run(node, "token", "revoke", made["id"])
     wrong = {**of_team["environment"], "AWS_SECRET_ACCESS_KEY": "of another"}
     for environment, code in (

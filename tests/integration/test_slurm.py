@@ -154,7 +154,7 @@ def test_each_time_is_above_those_within_it() -> None:
             (r"READY_SECONDS=(\d+)", common),
             (r"FLUSH_SECONDS=(\d+)", common),
             (r"--signal=B:USR1@(\d+)", job),
-            (r"--deadline (\d+)", job),
+            (r"--timeout (\d+)s", job),
             (r"PrologEpilogTimeout=(\d+)", page),
         )
     )

@@ -23,7 +23,7 @@ pytestmark = [
 TASKS = """#!/bin/sh
 srun sh -c '
     echo "$SLURM_PROCID $CACHETIER_URL $CACHETIER_RUN $CACHETIER_SERVICE_UID"
-    head -c 100000 /dev/zero | cachetier put - --step 1 --name "rank-$SLURM_PROCID" \\
+    head -c 100000 /dev/zero | cachetier put - "$CACHETIER_RUN" 1 --name "rank-$SLURM_PROCID" \\
         --rank "$SLURM_PROCID" --world-size "$SLURM_NTASKS" --seal >/dev/null'
 """
 # Each rank saves steps; in its first life the job is stuck in the middle of step 3.

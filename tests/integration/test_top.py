@@ -35,7 +35,7 @@ class Terminal:
         self.before = termios.tcgetattr(self.other)
         self.output = ""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cachetier", "top", "--interval", "0.2", *words],
+            [sys.executable, "-m", "cachetier", "top", "--interval", "0.2s", *words],
             stdin=self.other,
             stdout=self.other,
             stderr=self.other,
@@ -114,8 +114,8 @@ def test_once_prints_what_status_says() -> None:
     with serving() as served:
         with Client(served.unix_url) as client:
             client.put_shard(bytes(1 << 20), run="r", step=3, name="a")
-        shown = run(served, "top", "--once", "--interval", "0.1")
-        looked = run(served, "top", "--once", "--interval", "0.1", "--json").json["nodes"][0]
+        shown = run(served, "top", "--once", "--interval", "0.1s")
+        looked = run(served, "top", "--once", "--interval", "0.1s", "--json").json["nodes"][0]
         said = run(served, "status", "--json").json
     assert shown.code == 0
     assert "exposed" in shown.out
@@ -132,8 +132,8 @@ def test_once_prints_what_status_says() -> None:
 def test_of_several_nodes_one_that_is_away_does_not_hide_the_others() -> None:
     with serving() as served:
         urls = ["--url", served.unix_url, "--url", "unix:///nobody"]
-        shown = run(None, "top", "--once", "--interval", "0.1", *urls)
-        nodes = run(None, "top", "--once", "--interval", "0.1", "--json", *urls).json["nodes"]
+        shown = run(None, "top", "--once", "--interval", "0.1s", *urls)
+        nodes = run(None, "top", "--once", "--interval", "0.1s", "--json", *urls).json["nodes"]
     assert shown.code == 4
     assert "2 nodes  1 ready" in shown.out
     assert [node["state"] for node in nodes] == ["ready", "away"]
@@ -148,7 +148,7 @@ def test_without_a_terminal_it_says_what_to_do() -> None:
 
 def test_json_is_a_document_a_line_until_it_is_ended() -> None:
     with serving() as served:
-        words = [sys.executable, "-m", "cachetier", "top", "--json", "--interval", "0.1"]
+        words = [sys.executable, "-m", "cachetier", "top", "--json", "--interval", "0.1s"]
         environment = {**os.environ, "CACHETIER_URL": served.unix_url}
         with subprocess.Popen(words, stdout=subprocess.PIPE, env=environment, text=True) as process:
             assert process.stdout is not None

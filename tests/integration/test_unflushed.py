@@ -126,7 +126,7 @@ def test_a_job_that_moves_is_warned_refused_and_starts_once_the_step_is_flushed(
         assert second.latest(run) is None
         assert latest_common_step(run, client=second) is None
     assert caplog.text.count(f"step 12 of run {run} (all of it) is on ") == 1  # of two calls
-    assert f"cachetier flush --run {run} --step 12" in caplog.text
+    assert f"cachetier flush {run} 12" in caplog.text
     (waiting,) = second.unflushed(run)
     assert (waiting.step, waiting.stores, waiting.ranks) == (12, (store_id,), (0,))
     for level in ("any", "durable", "local"):

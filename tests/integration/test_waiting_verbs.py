@@ -31,10 +31,10 @@ def said(outcome: Outcome) -> list[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        ["flush", "--deadline", "1"],
-        ["wait", "r", "1", "--timeout", "1"],
-        ["put", __file__, *STEP, "--name", "x", "--timeout", "1.5"],
-        ["get", *STEP, "--name", "x", "out", "--timeout", "1.5"],
+        ["flush", "--timeout", "1s"],
+        ["wait", "r", "1", "--timeout", "1s"],
+        ["put", __file__, *STEP, "--name", "x", "--timeout", "1.5s"],
+        ["get", *STEP, "--name", "x", "out", "--timeout", "1.5s"],
     ],
     ids=lambda words: words[0],
 )
@@ -50,7 +50,7 @@ def test_a_verb_says_soon_that_there_is_no_such_socket(words: list[str], tmp_pat
 
 
 def test_with_json_standard_output_is_the_document_alone(tmp_path: Path) -> None:
-    outcome = run(None, "flush", "--deadline", "0.3", "--json", "--url", f"unix://{tmp_path}/none")
+    outcome = run(None, "flush", "--timeout", "0.3s", "--json", "--url", f"unix://{tmp_path}/none")
     assert outcome.json["error"]["code"] == "unavailable"
     assert len(said(outcome)) == 1
 
@@ -59,7 +59,7 @@ def test_a_socket_that_nobody_listens_on_is_told_of_after_a_moment(tmp_path: Pat
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(tmp_path / "s"))
     url = f"unix://{tmp_path}/s"
-    outcome = run(None, "wait", "r", "1", "--timeout", "2", "--url", url)
+    outcome = run(None, "wait", "r", "1", "--timeout", "2s", "--url", url)
     assert outcome.code == 4
     assert said(outcome) == [
         f"Waiting up to 2 s for {url}: nobody listens there; see CACHETIER_URL."
@@ -76,7 +76,7 @@ def hanging() -> Iterator[str]:
 def test_a_service_that_hangs_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "ANSWER_SECONDS", 0.05)
     with hanging() as url:
-        outcome = run(None, "wait", "r", "1", "--timeout", "5", "--url", url)
+        outcome = run(None, "wait", "r", "1", "--timeout", "5s", "--url", url)
     assert outcome.code == 4
     assert said(outcome) == [f"Waiting up to 5 s for {url}: it does not answer; see CACHETIER_URL."]
 
@@ -103,9 +103,9 @@ def test_nothing_is_said_of_waiting_where_the_verb_fails_by_itself(
 def test_a_flush_of_a_run_or_step_that_nobody_knows_fails_and_names_the_nearest() -> None:
     with serving() as served:
         run(served, "seal", "llama-7b", "1")
-        outcome = run(served, "flush", "--run", "lama-7b", "--json")
-        step = run(served, "flush", "--run", "llama-7b", "--step", "2")
-        well = run(served, "flush", "--run", "llama-7b", "--deadline", "0.1")
+        outcome = run(served, "flush", "lama-7b", "--json")
+        step = run(served, "flush", "llama-7b", "2")
+        well = run(served, "flush", "llama-7b", "--timeout", "0.1s")
     assert (outcome.code, outcome.json["error"]["code"]) == (1, "not_found")
     assert "Neither this node nor S3 knows run lama-7b: did you mean llama-7b?" in outcome.err
     assert (step.code, step.out) == (1, "")
@@ -114,7 +114,7 @@ def test_a_flush_of_a_run_or_step_that_nobody_knows_fails_and_names_the_nearest(
 
 
 @pytest.mark.parametrize(
-    "words", [["flush", "--deadline", "1"], ["wait", "r", "1", "--timeout", "1"]]
+    "words", [["flush", "--timeout", "1s"], ["wait", "r", "1", "--timeout", "1s"]]
 )
 def test_a_service_too_busy_to_answer_in_time_is_not_one_that_is_away(
     words: list[str], monkeypatch: pytest.MonkeyPatch
@@ -132,7 +132,7 @@ def test_a_service_too_busy_to_answer_in_time_is_not_one_that_is_away(
 def test_nothing_is_said_while_a_service_that_is_well_makes_a_verb_wait() -> None:
     with serving() as served:
         run(served, "put", "-", *STEP, "--name", "x", "--seal", stdin=b"x")
-        outcome = run(served, "wait", "r", "1", "--timeout", "1.5")
+        outcome = run(served, "wait", "r", "1", "--timeout", "1.5s")
     assert outcome.code == 3
     assert said(outcome) == []
 
@@ -193,5 +193,5 @@ def test_a_flush_with_a_bar_ends_at_its_deadline_while_nobody_is_there(
 ) -> None:
     monkeypatch.setattr(steps, "progress", lambda _as_json: Bar())
     url = f"unix://{tmp_path}/none"
-    outcome = run(None, "flush", "--deadline", "0.3", "--url", url, "--json")
+    outcome = run(None, "flush", "--timeout", "0.3s", "--url", url, "--json")
     assert json.loads(outcome.out)["error"]["code"] == "unavailable"

@@ -48,7 +48,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def command(served: Served, root: Path, *more: str) -> list[str]:
-    words = ["adopt", str(root), "--run", "r", "--url", served.unix_url, "--json", *more]
+    words = ["adopt", str(root), "r", "--url", served.unix_url, "--json", *more]
     return [sys.executable, "-m", "cachetier", *words]
 
 
@@ -121,7 +121,7 @@ def test_names_markers_and_quiet_are_the_users_to_say(
     save(root / "round-3", {"a": b"x"}, "random_states_0.pkl")
     save(root / "round-4", {"a": b"x"}, "b")
     rules = ("--step-name", "round-{step}", "--marker", "random_states_*.pkl")
-    code, _, errors = watched(served, root, *ALONE, *rules, "--once", "--quiet-commits", "0")
+    code, _, errors = watched(served, root, *ALONE, *rules, "--once", "--quiet-commits", "0s")
     assert code == 0, errors
     assert [each.step for each in client.steps("r")] == [3, 4]
 

@@ -111,4 +111,4 @@ def advice(each: UnflushedStep) -> str:
     gone = f"if a node will not return: `cachetier forget {node} {each.run}`."
     if not each.is_whole:
         return f"No node says that it has the rest, without which it is no step; {gone}"
-    return f"Run `cachetier flush --run {each.run} --step {each.step}` there; {gone}"
+    return f"Run `cachetier flush {each.run} {each.step}` there; {gone}"

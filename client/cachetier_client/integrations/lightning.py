@@ -132,7 +132,7 @@ class CachetierModelParallelStrategy(ModelParallelStrategy):  # type: ignore[mis
         if is_address(address) and not self._save_distributed_checkpoint:
             raise InvalidRequestError(
                 f"save_distributed_checkpoint=False would take {address} for a local folder",
-                hint="Leave it as it is: `cachetier export --to torch` makes one file of a step.",
+                hint="Leave it as it is: `cachetier get --format torch` makes one file of a step.",
             )
         if not is_address(address):
             super().save_checkpoint(checkpoint, filepath, storage_options)

@@ -86,18 +86,17 @@ WHEN_FULL = [f"when_full={word}" for word in ("wait", "write_through", "reject")
         (["forget", "node", "llama-7b", ""], []),
         (["wait", "llama-7b", ""], ["100", "200"]),
         (["wait", "--json", "llama-7b", "2"], ["200"]),
-        (["wait", "--timeout", "3", "llama-7b", ""], ["100", "200"]),
+        (["wait", "--timeout", "3s", "llama-7b", ""], ["100", "200"]),
         (["wait", "llama-70b", ""], []),
-        (["get", "--run", ""], ["llama-7b", "llama-70b"]),
-        (["get", "--run", "llama-7b", "--step", ""], ["100", "200"]),
-        (["get", "--run=llama-7b", "--step", ""], ["100", "200"]),
-        (["get", "--run=llama-7b", "--step=2"], ["--step=200"]),
-        (["get", "--run", "llama-7b", "--step", "100", "--name", "o"], ["optim/0"]),
+        (["get", ""], ["llama-7b", "llama-70b"]),
+        (["get", "llama-7b", ""], ["100", "200"]),
+        (["put", "file", "llama-7b", ""], ["100", "200"]),
+        (["get", "llama-7b", "100", "--name", "o"], ["optim/0"]),
         (["wait", "llama-7b", "100", "--name", ""], ["model/0", "optim/0"]),
         (["wait", "llama-7b", "some", "--name", ""], []),
         (["wait", "llama-7b", "100", "--level", ""], ["local", "replicated", "durable"]),
         (["wait", "llama-7b", "100", "--level=re"], ["--level=replicated"]),
-        (["put", "--ack", "d"], ["durable"]),
+        (["put", "--level", "d"], ["durable"]),
         (["put", "--element-size", ""], ["2", "4", "8"]),
         (["serve", "--set", "compression=zstd:19"], ["compression=zstd:19"]),
         (["doctor", "--only", "cred"], ["credentials"]),
@@ -161,7 +160,7 @@ def test_the_replicas_of_a_settings_file_are_offered(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("service")
 def test_the_run_of_the_environment_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CACHETIER_RUN", "llama-7b")
-    assert offered("get", "--step", "") == ["100", "200"]
+    assert offered("get", "") == ["llama-7b", "llama-70b", "100", "200"]
 
 
 def test_a_service_that_never_answers_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from cachetier.cli.app import app, built
 from cachetier.cli.verbs import ALSO_CALLED, RENAMED, VERBS
 
-STEP = ["--run", "r", "--step", "1"]
+STEP = ["r", "1"]
 
 
 def ended(*arguments: str) -> tuple[int, str, str]:
@@ -113,15 +113,19 @@ def test_an_option_before_the_verb_is_put_in_its_place() -> None:
     ("words", "said"),
     [
         (["ls", "run", "seven"], "STEP: 'seven' is not a whole number"),
-        (["flush", "--deadline", "-1"], "--deadline: '-1' is less than 0"),
-        (["flush", "--deadline", "soon"], "--deadline: 'soon' is not a span of time"),
-        (["flush", "--deadline", "nan"], "--deadline: 'nan' is not a span of time"),
-        (["get", "--run"], "--run needs a value"),
+        (["flush", "--timeout", "-1"], "--timeout: '-1' is not a span"),
+        (["flush", "--timeout", "soon"], "--timeout: 'soon' is not a span of time"),
+        (["flush", "--timeout", "nan"], "--timeout: 'nan' is not a span of time"),
+        (["get", "--name"], "--name needs a value"),
+        (["flush", "--timeout", "30"], "--timeout: '30' has no unit"),
         (["whoami", "b"], "`cachetier whoami` does not take 'b'"),
         (["seal", "--overwrite=x"], "--overwrite"),
-        (["wait", "r", "1", "--timeout", "-3"], "--timeout: '-3' is less than 0"),
+        (["wait", "r", "1", "--timeout", "-3"], "--timeout: '-3' is not a span"),
         (["wait", "r", "1", "--level", "durabel"], "--level 'durabel' is none of local, repl"),
-        (["put", "x", *STEP, "--name", "x", "--ack", "lcoal"], "--ack 'lcoal' is none of local"),
+        (
+            ["put", "x", *STEP, "--name", "x", "--level", "lcoal"],
+            "--level 'lcoal' is none of local",
+        ),
         (["get", *STEP, "--name", "x", "--range", "abc", "out"], "--range 'abc' is no range"),
         (["get", *STEP, "--name", "x", "--range", "-", "out"], "--range '-' is no range"),
         (["get", *STEP, "--name", "a/x", "/tmp/"], "/tmp/ is a directory"),

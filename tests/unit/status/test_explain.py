@@ -80,7 +80,7 @@ def test_a_step_behind_others_says_so_and_how_it_goes_first() -> None:
     found = explain(step_of("sealed"), status, NOW)
     assert found.waits_for == "order"
     assert "2 older steps are to go first, with 2.0 GB." in text(found)
-    assert "cachetier flush --run train --step 7" in found.next_move
+    assert "cachetier flush train 7" in found.next_move
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_of_a_published_step_it_names_the_ranks_of_which_all_is_here() -> None:
 @pytest.mark.parametrize(
     ("state", "sentence", "next_move"),
     [
-        ("local_only", "a policy keeps it from S3", "cachetier flush --run train --step 7"),
+        ("local_only", "a policy keeps it from S3", "cachetier flush train 7"),
         ("damaged", "failed their checksum and are not sent: weights-0", "Save the step again"),
         ("aborted", "A rank gave it up", "Save the step again"),
         ("superseded", "A newer save of the step has replaced it", ""),
@@ -185,7 +185,7 @@ def test_a_step_that_only_other_nodes_hold_names_them_and_what_to_do() -> None:
     held = explain_unknown("train", 12, [11], [part, whole])
     assert (held.state, held.waits_for) == ("unknown", "nodes")
     assert "step 12 of run train (all of it) is on node-a, node-c" in text(held)
-    assert "`cachetier flush --run train --step 12` there" in held.next_move
+    assert "`cachetier flush train 12` there" in held.next_move
     assert "`cachetier forget NODE train`" in held.next_move  # nobody but a person knows which
     lost = explain_unknown("train", 13, [11], [part, whole])
     assert "No node says that it has the rest" in lost.next_move

@@ -196,7 +196,7 @@ spec:
       lifecycle:
         preStop:
           exec:
-            command: [cachetier, flush, --deadline, {{ .Values.leave.preStopSeconds | quote }}]
+            command: [cachetier, flush, --timeout, "{{ .Values.leave.preStopSeconds }}s"]
       {{- end }}
       startupProbe:  # recovery takes seconds; half an hour is for a slow disk with millions of files
         httpGet: { path: /livez, port: health }
