@@ -106,6 +106,13 @@ def located_shard(
     return found
 
 
+def paths_below(client: Client, run: str, step: int) -> list[str]:
+    """Return the paths under that of a step which were saved by themselves, as a file alone is."""
+    folder = f"{path_of(run, step)}/"
+    found = {path_of(each.run, each.step) for each in client.branches(run)}
+    return sorted(path for path in found if path.startswith(folder))
+
+
 def target(
     run: str, step: StepOrPath, name: str | None, *, is_file: bool
 ) -> tuple[str, int, str | None]:

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+WITH_ALL = "cachetier.with_all"  # `help all`: a line for each verb
+
+
 class Group(click.Group):
     """All verbs, or those of a group (``token``), from the table in ``verbs``."""
 
@@ -44,9 +47,14 @@ class Group(click.Group):
         return built(name) if name in VERBS or name in GROUPS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, rows in self._sections().items():
+        (title, rows), *more = self._sections().items()
+        shown = [(title, rows), *(more if ctx.meta.get(WITH_ALL) else ())]
+        for title, rows in shown:
             with formatter.section(title):
                 formatter.write_dl(list(rows.items()), col_max=12)
+        if len(shown) <= len(more):
+            with formatter.section("More, a line each by `cachetier help all`"):
+                formatter.write_dl([(title, ", ".join(rows)) for title, rows in more])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the verbs from the table: click would import them all for their help."""
@@ -75,7 +83,8 @@ class Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args[:1] == ["help"]:
-            args = [*args[1:], "--help"]
+            ctx.meta[WITH_ALL] = args[1:] == ["all"]
+            args = [*([] if ctx.meta[WITH_ALL] else args[1:]), "--help"]
         return super().parse_args(ctx, args)
 
     def make_context(
@@ -175,7 +184,7 @@ def _option_meant(ctx: click.Context, option: str) -> str:
 app = Group(
     "cachetier",
     "Node-local write-back cache for checkpoints: NVMe speed now, object storage behind it.",
-    epilog="`cachetier VERB --help`, or `cachetier help VERB`, describes a verb. CACHETIER_URL says"
+    epilog="`cachetier VERB --help`, or `cachetier help VERB`, describes it. CACHETIER_URL says"
     " where the service is.",
     context_settings=CONTEXT,
 )

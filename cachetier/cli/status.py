@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cachetier_client import CachetierClientError, NotFoundError
 
 from cachetier.cli import options
-from cachetier.cli.addresses import located_shard
+from cachetier.cli.addresses import located_shard, paths_below
 from cachetier.cli.connection import reach
 from cachetier.cli.output import (
     FAILED,
@@ -75,6 +75,12 @@ def _explained(client: Client, run: str, step: int) -> Explanation:
     try:
         found = client.step(run, step)
     except NotFoundError:
+        if below := paths_below(client, run, step):
+            paths = ", ".join(below)
+            said = f"Step {step} of {run} was not saved as a whole, but under its path: {paths}."
+            return rules.Explanation(
+                run, step, "unknown", "", (said,), f"Look at one: cachetier status {below[0]}"
+            )
         known = {each.step for level in (None, "replicated") for each in client.steps(run, level)}
         elsewhere: list[UnflushedStep] = []
         with suppress(CachetierClientError):  # the bucket is away, or an older service answers

@@ -26,7 +26,7 @@ from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.cli import options
-from cachetier.cli.addresses import located, located_shard, path_of
+from cachetier.cli.addresses import located, located_shard, path_of, paths_below
 from cachetier.cli.connection import not_durable_if_answering, reach
 from cachetier.cli.output import (
     FAILED,
@@ -109,8 +109,19 @@ def ls(
             more = client.steps_elsewhere(run) if level is None else 0
             _show_steps(run, client.steps(run, level), level, as_json, more)
         else:
-            _show_step(client.step(*located_shard(client, run, step, None)[:2]), as_json)
+            run, number, _ = located_shard(client, run, step, None)
+            _show_step(_step_of(client, run, number), as_json)
     return 0
+
+
+def _step_of(client: Client, run: str, step: int) -> StepInfo:
+    """Return a step; if there is none, name what was saved by itself under its path."""
+    try:
+        return client.step(run, step)
+    except NotFoundError as error:
+        if below := paths_below(client, run, step):
+            error.hint = f"Under its path was saved {', '.join(below)}: cachetier ls {below[0]}"
+        raise
 
 
 def _latest(client: Client, run: str, level: Level, as_json: bool) -> int:

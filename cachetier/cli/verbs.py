@@ -6,36 +6,38 @@ verb with a space in its name belongs to a group: ``token list``.
 
 from __future__ import annotations
 
+# The first section is the first page of help; the others are shown there by their names.
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Run a node": {
+    "First steps": {
         "serve": ("node:serve", "Run the service on this node."),
-        "dev": ("node:dev", "Run the service and an S3 server in one process, to try it."),
-        "config": ("config:config", "Show the settings, check them, or print their schema."),
-    },
-    "Checkpoints": {
+        "doctor": ("doctor:doctor", "Check the node and its remotes, with a fix for each trouble."),
         "put": ("shards:put", "Put a file as a shard, or a folder as a step."),
         "get": ("shards:get", "Get a shard, or a whole step, verified."),
+        "ls": ("steps:ls", "List runs, steps of a run, or shards of a step."),
+        "wait": ("steps:wait", "Wait until a step, or a shard, has reached a level."),
+        "status": ("status:status", "Show a node, or where a step stands and what it waits for."),
+        "top": ("status:top", "Watch nodes live: what would be lost, what flows, what is stuck."),
+        "fsck": ("fsck:fsck", "Check files against the catalog against the remotes; repair."),
+    },
+    "Checkpoints": {
         "adopt": ("transfer:adopt", "Take each step that a trainer writes as files to a folder."),
         "seal": ("steps:seal", "Say that a rank has put all its shards."),
-        "wait": ("steps:wait", "Wait until a step, or a shard, has reached a level."),
         "flush": ("steps:flush", "Drain now, and wait until nothing is dirty."),
-        "ls": ("steps:ls", "List runs, steps of a run, or shards of a step."),
         "restore": ("transfer:restore", "Bring a step back to this node, or into a folder."),
         "verify": ("transfer:verify", "Read a step as a restore would, and check every byte."),
         "pin": ("steps:pin", "Keep a step on this node, let it go, or list what is kept."),
         "delete": ("steps:delete", "Delete a step, here and in S3."),
     },
-    "Look after a node": {
-        "status": ("status:status", "Show a node, or where a step stands and what it waits for."),
-        "top": ("status:top", "Watch nodes live: what would be lost, what flows, what is stuck."),
-        "doctor": ("doctor:doctor", "Check the node and its remotes, with a fix for each trouble."),
-        "fsck": ("fsck:fsck", "Check files against the catalog against the remotes; repair."),
+    "Nodes": {
+        "dev": ("node:dev", "Run the service and an S3 server in one process, to try it."),
+        "config": ("config:config", "Show the settings, check them, or print their schema."),
         "console": ("access:console", "Sign a browser in: print a link that works once."),
         "leave": ("steps:leave", "Take no more puts, and flush, before the node goes."),
         "forget": ("steps:forget", "Give up the steps of a node that will not return."),
         "prune": ("fsck:prune", "Say what nobody needs any more, and remove it."),
+        "bench": ("measure:bench", "Measure what this node, or its remote, can do."),
     },
-    "Say who may come in": {
+    "Access": {
         "whoami": ("access:whoami", "Say as whom the service knows the caller."),
         "token create": ("access:create", "Make a token for a principal, for HTTP."),
         "token list": ("access:list_", "List the tokens, but for their secrets."),
@@ -49,8 +51,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
             "Decide about an object that cannot go to the bucket by itself.",
         ),
     },
-    "Measure and plan": {
-        "bench": ("measure:bench", "Measure what this node, or its remote, can do."),
+    "Planning": {
         "plan interval": ("plan:interval", "Say how often a run should save, and what decides it."),
         "plan costs": ("plan:costs", "Say what checkpoints cost, before anybody saved one."),
         "plan simulate": ("plan:simulate", "Try settings on a cluster that is simulated."),

@@ -96,6 +96,17 @@ def test_what_was_saved_by_its_path_is_called_by_it(served: Served, tmp_path: Pa
     assert (gone.code, f"Nothing is saved under {where}" in gone.err) == (1, True)
 
 
+def test_a_step_that_was_saved_file_by_file_leads_to_its_files(served: Served) -> None:
+    file = ["ts-run~1000~model.pt", "1000", "--name", "model.pt", "--seal"]
+    assert run(served, "put", "-", *file, stdin=b"weights").code == 0
+    path = "ts-run/1000/model.pt"
+    assert run(served, "get", path).bytes == b"weights"
+    for verb in ("ls", "status"):
+        looked = run(served, verb, "ts-run", "1000")
+        assert (looked.code, f"cachetier {verb} {path}" in looked.out + looked.err) == (1, True)
+        assert run(served, verb, path).code == 0
+
+
 def test_standard_input_and_output_will_do(served: Served) -> None:
     put = run(served, "put", "-", *STEP, "--name", "x", stdin=b"from a pipe")
     assert put.code == 0

@@ -63,13 +63,23 @@ def test_every_option_in_seconds_takes_a_span(verb: str) -> None:
 
 
 def test_help_shows_every_verb_once_with_its_line_in_eighty_columns() -> None:
-    shown = CliRunner().invoke(app, ["--help"]).stdout
+    shown = CliRunner().invoke(app, ["help", "all"]).stdout
     lines = {line.split()[0]: line for line in shown.splitlines() if line.startswith("  ")}
     for title, verbs in SECTIONS.items():
         assert f"{title}:" in shown
         for name, (_, said) in verbs.items():
             first, _, rest = name.partition(" ")
             assert lines[first].endswith(GROUPS[first] if rest else said), name
+    assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_the_first_page_has_nine_verbs_and_names_the_others() -> None:
+    shown = CliRunner().invoke(app, ["--help"]).stdout
+    first, *others = SECTIONS.values()
+    assert len(first) == 9
+    assert all(f"  {name} " in shown and said in shown for name, (_, said) in first.items())
+    more = shown.partition("More, ")[2]
+    assert all(name.split()[0] in more for verbs in others for name in verbs)
     assert max(map(len, shown.splitlines())) <= 80
 
 
