@@ -21,7 +21,7 @@ from cachetier.access.audit import Audit
 from cachetier.config.settings import Settings
 from cachetier.doors.operations import Operations
 from cachetier.doors.unix.door import UnixDoor
-from cachetier.drain.serve.drains import Drain, OpenDrain
+from cachetier.drain.serve.drains import Drains
 from cachetier.ingest.admission import Admission
 from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
 from cachetier.ingest.instrumented import InstrumentedIngest
@@ -109,7 +109,7 @@ class Service:
         *,
         clock: Clock | None = None,
         bucket: Bucket | None = None,
-        open_drain: OpenDrain | None = None,
+        open_drain: Callable[[Store, Changes, Incidents, Metrics], Drains] | None = None,
     ) -> None:
         """Prepare a service; ``bucket`` and ``open_drain`` stand in for the real ones in tests."""
         self._settings = settings
@@ -447,7 +447,7 @@ class Service:
 
     def _supervisor(
         self, store: Store, changes: Changes, incidents: Incidents, metrics: Metrics
-    ) -> Drain:
+    ) -> Drains:
         remotes = (self._remote, *self._replica_settings)
         shared = store, changes, incidents, self._clock, metrics, self._store_clock
         return open_drains(self._settings, remotes, *shared)

@@ -24,7 +24,7 @@ from cachetier.cpus import default_threads, parsed_cpus
 from cachetier.doors.operations import S3Offer, Steering
 from cachetier.drain.messages import Size
 from cachetier.drain.schedule.queue_state import Group, Weights
-from cachetier.drain.serve.drains import Drain, Drains
+from cachetier.drain.serve.drains import Drains
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.errors import ConfigError
 from cachetier.local.catalog.connection import created_at
@@ -130,7 +130,7 @@ def open_drains(
     clock: Clock,
     metrics: Metrics,
     store_clock: StoreClock,
-) -> Drain:
+) -> Drains:
     """Return a drain to each of ``remotes``, of which the first is the durable one.
 
     ``store_clock`` is that one's.
@@ -143,8 +143,6 @@ def open_drains(
         scheme_of(as_set).keep(as_set, resolved, settings.cache_dir)
     durable, *replicas = remotes
     first = supervisor(replace(drain_settings(settings, durable), store_clock=store_clock))
-    if not replicas:
-        return first
     phases = first.queue.phases
     others = [
         (supervisor(replica_drain_settings(settings, each), phases), each.required)
@@ -185,7 +183,7 @@ def cluster_of(settings: Settings) -> Cluster:
     return Cluster(settings.cluster, token.reveal() if token else None)
 
 
-def steering_of(drain: Drain) -> Steering:
+def steering_of(drain: Drains) -> Steering:
     """Return what a person may want of the drain."""
     return Steering(drain.retry, drain.limit_rate, lambda: drain.queue.rate_limit)
 
@@ -204,7 +202,7 @@ def tls_of(settings: Settings) -> Tls | None:
 
 
 def knowledge_of(
-    store: Store, bucket: Bucket, clock: Clock, drain: Drain, announce: Callable[[], None]
+    store: Store, bucket: Bucket, clock: Clock, drain: Drains, announce: Callable[[], None]
 ) -> Knowledge:
     """Return what is known of steps; nobody waits for it while the drain's circuit is open."""
     return Knowledge(

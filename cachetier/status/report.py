@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from cachetier_client.clock import Clock
 
 from cachetier.access.access import Access
-from cachetier.drain.serve.drains import Drain
+from cachetier.drain.serve.drains import Drains
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.store import Store
 from cachetier.objects.cluster import WaitingMarker
@@ -44,7 +44,7 @@ class NodeReport:
         store: Store,
         clock: Clock,
         machine: Machine,
-        drain: Drain,
+        drain: Drains,
         course: Course,
         *,
         warnings: Callable[[], Sequence[str]],

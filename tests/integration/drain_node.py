@@ -26,10 +26,10 @@ from cachetier.drain.messages import DrainOrders, Size
 from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.schedule.queue_state import EQUAL, QueueState, Weights
 from cachetier.drain.schedule.tasks import Work
-from cachetier.drain.serve.drains import Drain
 from cachetier.drain.serve.remote_state import RemoteState
 from cachetier.drain.serve.service import DrainContext, DrainService
 from cachetier.drain.serve.stats import DrainSnapshot, DrainStats
+from cachetier.drain.serve.supervisor import Supervisor
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.ingest.ingest import NodeIngest
 from cachetier.ingest.write_through import WriteThrough
@@ -113,10 +113,9 @@ def as_shown(now: DrainSnapshot) -> dict[str, Any]:
     return {**now.as_json(), "remotes": [asdict(now.remote)]}
 
 
-def shown(drain: Drain) -> dict[str, Any]:
+def shown(drain: Supervisor) -> dict[str, Any]:
     """Return what status shows of a drain to one remote."""
-    (now,) = drain.state()
-    return as_shown(now)
+    return as_shown(drain.state())
 
 
 class Probes:

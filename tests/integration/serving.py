@@ -23,6 +23,7 @@ from cachetier_client.io.digests import digest_of
 from cachetier.doors.http.door import HttpDoor
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.drain.schedule.queue_state import QueueState
+from cachetier.drain.serve.drains import Drains
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
 from cachetier.local.catalog import copies, saves
 from cachetier.local.catalog.rows import Backlog
@@ -41,7 +42,7 @@ SECONDS = 60.0  # patience, not what anything takes
 OWNER = f"Host: 127.0.0.1\r\nAuthorization: {BEARER['Authorization']}\r\n"
 
 
-class IdleDrain:
+class IdleDrain(Drains):
     """A drain that never does anything; it remembers what it was asked to hurry, and how to end."""
 
     def __init__(self) -> None:

@@ -225,9 +225,6 @@ class Supervisor:
         self.queue.hurry(run, step)
         self.nudge()
 
-    def hurry_replicas(self, run: str | None, step: int | None) -> None:
-        """Drain it first to the replicas: this is one remote's drain, and knows of none."""
-
     def nudge(self) -> None:
         """Let the drain look for work soon: a put waits for room."""
         self._changes.ring()
@@ -256,9 +253,9 @@ class Supervisor:
         rate = self._stats.rate(self.queue.in_flight())
         return etas(backlog, rate, self.queue.hurried, self.queue.weights)
 
-    def state(self) -> tuple[DrainSnapshot]:
+    def state(self) -> DrainSnapshot:
         """Return this drain as it is now."""
-        return (self._stats.snapshot(self.queue.in_flight()),)
+        return self._stats.snapshot(self.queue.in_flight())
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

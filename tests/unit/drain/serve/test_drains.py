@@ -10,12 +10,13 @@ import pytest
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.serve.drains import Drains
 from cachetier.drain.serve.stats import DrainSnapshot, RemoteSnapshot
+from cachetier.drain.serve.supervisor import Supervisor
 from cachetier.local.catalog.rows import Backlog
 from cachetier.model.checkpoint import Save
 from tests.fakes.fake_clock import FakeClock
 
 
-class OneDrain:
+class OneDrain(Supervisor):
     """A drain of one remote that notes what it is asked; ``stop`` waits for ``others``."""
 
     def __init__(self, name: str, others: threading.Barrier | None = None) -> None:
@@ -38,9 +39,6 @@ class OneDrain:
     def hurry(self, run: str | None, step: int | None) -> None:
         self.heard.append(f"hurry {run} {step}")
 
-    def hurry_replicas(self, run: str | None, step: int | None) -> None:
-        raise AssertionError("a drain of one remote has no replicas")
-
     def nudge(self) -> None:
         self.heard.append("nudge")
 
@@ -59,8 +57,8 @@ class OneDrain:
     def etas(self, backlog: Sequence[Backlog]) -> dict[int, float]:
         return {1: float(len(self.name))}
 
-    def state(self) -> tuple[DrainSnapshot, ...]:
-        return (DrainSnapshot(RemoteSnapshot(self.name), pid=len(self.name)),)
+    def state(self) -> DrainSnapshot:
+        return DrainSnapshot(RemoteSnapshot(self.name), pid=len(self.name))
 
 
 @pytest.fixture

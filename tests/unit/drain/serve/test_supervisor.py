@@ -16,7 +16,7 @@ def test_a_drain_that_was_never_started_is_stopped_at_once(node: Node, clock: Fa
 
     supervisor.stop(600.0)
 
-    (shown,) = supervisor.state()
+    shown = supervisor.state()
     assert (shown.pid, shown.restarts) == (None, 0)
 
 
