@@ -1,8 +1,8 @@
 """The one interface between cachetier and an object store.
 
 ``ObjectStore`` is narrow on purpose: what S3, SeaweedFS, Ceph and MinIO all do. Behaviour (retries,
-pace, measurement) is added by wrappers that are ``ObjectStore`` themselves; nothing outside
-``remote/s3`` knows that botocore exists. Every implementation passes ``tests/conformance``.
+pace, measurement) is added by wrappers that are ``ObjectStore`` themselves. Which kinds of stores
+there are, and what else differs between them, is in ``scheme``.
 
 A digest is our CRC-64/NVME of the whole object as an unsigned integer; an ETag is only a version
 name.
@@ -136,11 +136,17 @@ def deliver(pieces: Iterable[bytes | memoryview], into: Into) -> None:
 
 
 class ObjectStore(Protocol):
-    """Blocking, thread-safe access to one bucket.
+    """Blocking, thread-safe access to one bucket. ``tests/conformance`` checks what is promised.
 
-    Every method may raise ThrottledError, TransientError (outcome unknown) or RemoteRefusedError.
-    Arbitration happens by conditional ``put`` alone: a conditional multipart completion has several
-    winners on some stores.
+    - *Writes are atomic.* An object is replaced as a whole or not at all, and a reader gets one
+      version or the other. Nothing shows of an upload before ``complete_upload``.
+    - *Writes are visible at once.* After a write has returned, ``head``, ``get`` and ``list`` see
+      it from every node, and the store keeps it.
+    - *A condition of ``put`` has one winner*, however many nodes try. Nothing else arbitrates: a
+      conditional completion of an upload has several winners on some stores.
+    - *Errors.* Each call may raise ThrottledError or RemoteRefusedError, and has then done nothing,
+      or TransientError: then the reply is lost, and the call has taken effect, or may still, or
+      never will. Each write says below what to do about a lost reply. No call is repeated here.
     """
 
     @property
@@ -190,22 +196,28 @@ class ObjectStore(Protocol):
         """Store a whole object; the store checks ``digest`` where ``keeps_digests``.
 
         ``headers`` label it for others, by names of ``CONTENT_HEADERS``: whatever they say, its
-        bytes come back as they were put.
+        bytes come back as they were put. After a lost reply put again; under a condition, HEAD and
+        compare what is there.
 
         Raises:
             PreconditionFailedError: ``condition`` did not hold. It may be our own earlier success.
-            RemoteDigestError: The store received other bytes.
+            RemoteDigestError: The store received other bytes, and keeps the version before.
         """
 
     def create_upload(
         self, key: str, metadata: Metadata | None = None, headers: Headers | None = None
     ) -> str:
-        """Begin a multipart upload with a full-object CRC-64/NVME and return its id."""
+        """Begin a multipart upload with a full-object CRC-64/NVME and return its id.
+
+        A lost reply may leave an upload behind that nobody knows: ``list_uploads`` finds it.
+        """
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body, *, digest: int
     ) -> UploadedPart:
-        """Send part ``number`` (from 1).
+        """Send part ``number`` (from 1), of at least 5 MiB unless it is the last.
+
+        A part that is sent again, as after a lost reply, replaces the one before.
 
         Raises:
             UploadGoneError: The upload id is unknown.
@@ -239,14 +251,17 @@ class ObjectStore(Protocol):
     ) -> ObjectInfo:
         """Make the parts one object, giving the full-object digest for the store to check.
 
+        After a lost reply complete again.
+
         Raises:
             UploadGoneError: The upload id, or one of the parts, is unknown: HEAD whether an earlier
                 call that seemed to fail has completed it, else begin again.
-            RemoteDigestError: The store's digest of the whole differs.
+            RemoteDigestError: The store's digest of the whole differs; there is no new object.
+            RemoteRefusedError: A part that is not the last is too small, or there is none.
         """
 
     def abort_upload(self, key: str, upload_id: str) -> None:
-        """Forget a multipart upload; an unknown id is no error."""
+        """Forget a multipart upload; an unknown id, as after a lost reply, is no error."""
 
     def list_uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
         """Yield (key, upload_id) of unfinished multipart uploads under ``prefix``."""
@@ -262,7 +277,7 @@ class ObjectStore(Protocol):
         """
 
     def delete(self, key: str, etag: str | None = None) -> None:
-        """Remove an object; a missing one is no error.
+        """Remove an object; a missing one, as after a lost reply, is no error.
 
         Args:
             key: Where.

@@ -11,11 +11,7 @@
 
 What a store lacks (no pace for doctor, no hedge for a restore, no retry for a probe) is left out.
 
-The outcome of a transient call is unknown, so a repeated call may meet its own earlier success:
-
-- ``put`` under a condition then raises PreconditionFailedError: HEAD, and compare digests;
-- ``complete_upload`` then raises UploadGoneError: HEAD likewise;
-- ``create_upload`` may leave an upload behind that nobody knows: ``list_uploads`` finds it.
+A repeated call may meet its own earlier success: ``base`` says for each call what that means.
 """
 
 from __future__ import annotations
