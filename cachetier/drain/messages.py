@@ -5,7 +5,6 @@ They are what the calls of ``DrainService`` take and return; msgspec writes and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from cachetier_client.bucket_format.stored import Content, ShardFacts, Stored
@@ -14,6 +13,8 @@ from msgspec import Struct
 from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.upload.buffers import BUDGET_BYTES, PIECE_BYTES
 from cachetier.local.catalog.rows import NOTHING_BEGUN, NOTHING_REPLACED, Replaced, UploadRecord
+from cachetier.model.objects import ObjectVersion
+from cachetier.model.packs import Member
 from cachetier.remote.settings import RemoteSettings
 
 # What a call returns that the drain does not wait for.
@@ -84,54 +85,25 @@ class LocalShard(Struct, frozen=True):
     replaced: Replaced = NOTHING_REPLACED
 
 
-class DonorShard(Struct, frozen=True):
-    """A shard that was verified at the remote once, and where."""
-
-    run: str
-    location: str
-    name: str
-    save_id: str
-    content: Content
-    stored: Stored
-
-
 # --- objects of the S3 door ----------------------------------------------------------------------
 
 
-class LocalPiece(Struct, frozen=True):
-    """A piece of an object, to be opened as the shard that it is."""
-
-    version: int
-    size_bytes: int
-    digest: int
-
-
 class LocalObject(Struct, frozen=True):
-    """A version of an object to bring to its bucket: what it is, and what it may replace there.
+    """A version of an object to bring to its bucket, and its pieces, to be opened as shards.
 
-    ``prefix`` is its mount's. ``version`` is what its stamp names, ``acknowledged_at`` is by the
-    store's clock, ``committed_at`` by ours; ``from_before``: it was before this ``serve`` began.
-    ``damaged``: its bytes are not all here, so it can only be looked for. ``deletions`` are what a
-    record is to tell of, by their keys, and ``request`` is the first of them. ``upload`` is the one
-    to go on with, without its parts.
+    ``upload`` is the one to go on with, without its parts, ``prefix`` the mount's. ``from_before``:
+    the version was acknowledged before this ``serve`` began. ``damaged``: its bytes are not all
+    here, so it can only be looked for. ``deletions`` are what a record is to tell of, by their
+    keys.
     """
 
-    deleted: bool
-    etag: str
-    headers: Mapping[str, str]
-    metadata: Mapping[str, str]
-    base: str | None
-    pieces: tuple[LocalPiece, ...]
+    version: ObjectVersion
+    pieces: list[Member]
     upload: UploadRecord
     prefix: str
-    version: int
-    acknowledged_at: float | None
-    committed_at: float
-    from_before: bool = False
-    conditional: bool = False
-    damaged: bool = False
-    request: int | None = None
-    deletions: dict[str, int] = {}
+    from_before: bool
+    damaged: bool
+    deletions: dict[str, int]
 
 
 # --- saves ---------------------------------------------------------------------------------------

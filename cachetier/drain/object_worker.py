@@ -13,7 +13,7 @@ from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY
 from cachetier_client.io.digests import to_hex
 from cachetier_client.s3_errors import is_about_one_object
 
-from cachetier.drain.messages import LocalObject, LocalPiece
+from cachetier.drain.messages import LocalObject
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.schedule.tasks import Task, TaskKind
 from cachetier.drain.serve.service import DrainService
@@ -25,6 +25,7 @@ from cachetier.drain.upload.stopwatch import TimedObjectStore, timed
 from cachetier.drain.upload.target import ConflictError, Found, RefusedKeyError
 from cachetier.drain.upload.uploader import Span, Upload, UploadContext
 from cachetier.errors import NotFoundError, RemoteError
+from cachetier.model.packs import Member
 from cachetier.model.superseding import MARGIN_SECONDS, DeletionRecord, Stamp
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.store_clock import StoreClock
@@ -100,7 +101,7 @@ class ObjectWorker:
             ConflictError, RemoteError: As ``Upload.send``.
         """
         target = self._target(task, opened)
-        if opened.deleted:
+        if opened.version.deleted:
             self._record_deletion(task, opened, target)
             delete_object(context, target)
             return ""
@@ -116,18 +117,19 @@ class ObjectWorker:
         return ""
 
     def _target(self, task: Task, opened: LocalObject) -> ObjectTarget:
-        stamp = Stamp(self._stamps.store_id, opened.version, opened.acknowledged_at)
-        ours = {ETAG_KEY: opened.etag, DIGEST_KEY: to_hex(task.digest)}
+        version = opened.version
+        stamp = Stamp(self._stamps.store_id, version.stamp_version, version.acknowledged_at)
+        ours = {ETAG_KEY: version.etag, DIGEST_KEY: to_hex(task.digest)}
         # A deletion takes nothing that was put later, by whatever time, and all put before.
-        at_once = opened.deleted or self._comes_at_once(opened)
+        at_once = version.deleted or self._comes_at_once(opened)
         return ObjectTarget(
             task.name,
-            {**opened.metadata, **ours, **stamp.as_metadata(task.name)},
+            {**version.head.metadata, **ours, **stamp.as_metadata(task.name)},
             Content(task.size_bytes, task.digest, ()),
-            headers=opened.headers,
+            headers=version.head.headers,
             stamp=stamp,
-            base=opened.base,
-            conditional=opened.conditional,
+            base=version.base,
+            conditional=version.conditional,
             margin_seconds=0.0 if at_once else MARGIN_SECONDS,
             saw=self._serve.own_version_seen,
             is_deleted=lambda: self._is_deleted(task, opened, stamp),
@@ -138,35 +140,35 @@ class ObjectWorker:
 
         What was acknowledged before this node was stopped does not, whatever its age.
         """
-        now = self._clock.now()
-        if opened.from_before or now is None or opened.acknowledged_at is None:
+        now, at = self._clock.now(), opened.version.acknowledged_at
+        if opened.from_before or now is None or at is None:
             return False
-        return now - opened.acknowledged_at <= MARGIN_SECONDS
+        return now - at <= MARGIN_SECONDS
 
     def _record_deletion(self, task: Task, opened: LocalObject, target: ObjectTarget) -> None:
         """Write down what a request deleted, before the first of it goes; what nobody timed not."""
-        at = target.stamp.acknowledged_at
-        if opened.request is None:
+        at, request = target.stamp.acknowledged_at, opened.version.request
+        if request is None:
             return
         if at is not None and opened.deletions:
             record = DeletionRecord(self._stamps.store_id, at, opened.deletions)
             self._deletions(task.bucket, opened.prefix).record(record)
-        self._serve.deletions_recorded(opened.request)
+        self._serve.deletions_recorded(request)
 
     def _is_deleted(self, task: Task, opened: LocalObject, stamp: Stamp) -> bool:
         """Return whether somebody deleted a put since, as far as records tell."""
-        if opened.deleted:
+        if opened.version.deleted:
             return False
         if self._clock.now() is None and not self._asked:
             self._asked = True
             self._store(task.bucket).check()
         if self._comes_at_once(opened):
             return False
-        age_seconds = self._stamps.wall() - opened.committed_at
+        age_seconds = self._stamps.wall() - opened.version.committed_at
         return self._deletions(task.bucket, opened.prefix).covers(stamp, task.name, age_seconds)
 
     @contextmanager
-    def _opened(self, piece: LocalPiece) -> Iterator[ShardSource]:
+    def _opened(self, piece: Member) -> Iterator[ShardSource]:
         """Yield the bytes of a piece; what is damaged is reported, and the object goes no further.
 
         Raises:

@@ -164,7 +164,7 @@ class Worker:
 
             def ask() -> Offer | None:
                 donor = self._serve.find_donor(task.version) if not pack else None
-                return Offer.of(donor, self._layout) if donor is not None else None
+                return Offer.of(*donor, self._layout) if donor is not None else None
 
             try:
                 with opened_source(opened, task.digest, self._reads) as source:

@@ -23,7 +23,7 @@ GAP_BYTES = 1 << 20  # reading more than this for nothing costs more time than a
 
 
 class Member(NamedTuple):
-    """A shard as a pack takes it."""
+    """A shard as a pack takes it, or a piece of an object."""
 
     version: int
     name: str

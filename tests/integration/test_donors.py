@@ -42,7 +42,7 @@ def offered(node: Node, ids: SaveIds, name: str, remote: str = REMOTE) -> Offer 
     assert shard is not None
     context = replace(node.context, remote_state=RemoteState(node.store, remote))
     donor = DrainService(context, NO_ORDERS).find_donor(shard[0])
-    return Offer.of(donor, node.bucket.layout) if donor is not None else None
+    return Offer.of(*donor, node.bucket.layout) if donor is not None else None
 
 
 def put_durable(node: Node, ids: SaveIds, name: str, data: bytes, compression: str = "off") -> None:

@@ -25,11 +25,9 @@ from cachetier_client.bucket_format.uploads import UploadedPart
 from cachetier_client.identity.names import MOUNT_MARK
 
 from cachetier.drain.messages import (
-    DonorShard,
     DrainOrders,
     Handout,
     LocalObject,
-    LocalPiece,
     LocalShard,
     NoReply,
     PartPage,
@@ -313,8 +311,8 @@ class DrainService:
             raise NotFoundError(f"shard version {shard.version} has no bytes here")
         return copy
 
-    def find_donor(self, version: int) -> DonorShard | None:
-        """Return what lies at the remote that a shard may be put together from."""
+    def find_donor(self, version: int) -> tuple[Shard, str, Stored] | None:
+        """Return a shard at the remote that another may be put together from, where and how."""
         found = self._store.read(copies.donor_of, self._shard(version), self._remote)
         if found is None:
             return None
@@ -322,9 +320,7 @@ class DrainService:
         there = self._remote_state.save(donor.save)
         if there is None or there.location is None:
             return None
-        return DonorShard(
-            donor.run, there.location, donor.name, donor.save_id, donor.content, stored
-        )
+        return donor, there.location, stored
 
     def finished_parts(self, version: int) -> tuple[UploadedPart, ...]:
         """Return the parts of a shard's upload that are recorded."""
@@ -437,31 +433,16 @@ class DrainService:
         progress = self._store.read(
             uploads.progress_of, pieces[0].version if pieces else 0, self._remote
         )
-        request, deletions = found.request, {}
-        if request is not None:
-            deletions = self._store.read(objects.deleted_with, request)
-        at = found.acknowledged_at
+        request, at = found.request, found.acknowledged_at
         at = store_clock.acknowledged_at(version) if at is None else at
         return LocalObject(
-            found.deleted,
-            found.etag,
-            found.head.headers,
-            found.head.metadata,
-            found.base,
-            tuple(
-                LocalPiece(each.version, each.content.size_bytes, each.content.digest)
-                for each in pieces
-            ),
+            replace(found, acknowledged_at=at),
+            list(map(Member.of, pieces)),
             replace(progress, parts=()),
             self._context.mounts[found.run].prefix,
-            found.stamp_version,
-            at,
-            found.committed_at,
             store_clock.is_from_before(at),
-            found.conditional,
             not _is_sound(found, pieces),
-            request,
-            deletions,
+            {} if request is None else self._store.read(objects.deleted_with, request),
         )
 
     def object_shown(self, version: int, etag: str, seconds: float, phases: Phases) -> None:

@@ -16,10 +16,10 @@ from cachetier_client.bucket_format.stored import Content, Stored
 from cachetier_client.bucket_format.uploads import ObjectInfo, codec_found, is_object_of
 from cachetier_client.clock import Clock
 
-from cachetier.drain.messages import DonorShard
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import CopiesRefusedError
 from cachetier.model.composing import DONOR_FROM_BYTES, DonorFrames
+from cachetier.model.shard import Shard
 from cachetier.remote.base import ObjectStore
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -40,10 +40,10 @@ class Offer:
     stored: Stored
 
     @classmethod
-    def of(cls, donor: DonorShard, layout: Layout) -> Offer:
+    def of(cls, donor: Shard, location: str, stored: Stored, layout: Layout) -> Offer:
         """Return what ``serve`` names, by its key."""
-        key = layout.shard_key(donor.run, donor.location, donor.name)
-        return cls(key, donor.save_id, donor.content, donor.stored)
+        key = layout.shard_key(donor.run, location, donor.name)
+        return cls(key, donor.save_id, donor.content, stored)
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,4 +214,4 @@ def test_a_shard_whose_place_at_the_remote_is_not_known_is_no_donor(
 
     donor = near.service.find_donor(near.shard("b").version)
     assert donor is not None
-    assert (donor.location, donor.name) == ("1", "a")
+    assert (donor[0].name, donor[1]) == ("a", "1")

@@ -10,7 +10,6 @@ from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 from cachetier_client.transport.wire import Frame
 
 from cachetier.drain.channel import METHODS, encode_reply
-from cachetier.drain.messages import DonorShard
 from cachetier.drain.upload.server_copies import (
     REFUSED_SECONDS,
     Copies,
@@ -19,6 +18,8 @@ from cachetier.drain.upload.server_copies import (
 )
 from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import CopiesRefusedError
+from cachetier.model.lifecycle import ShardState
+from cachetier.model.shard import Shard
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
@@ -168,13 +169,14 @@ def test_news_are_told_once(copies: Copies) -> None:
 def test_an_offer_crosses_the_channel_with_its_frames() -> None:
     frames = tuple(StoredFrame(number + 1, number) for number in range(BLOCKS))
     stored = Stored(Codec.ZSTD, 1000, 5, frames)
-    found = DonorShard("run", "1", "name", "save-1", OLD, stored)
-    body, descriptor = encode_reply(found)
+    donor = Shard(1, 1, "run", 1, "save-1", "name", 0, OLD, ShardState.CLEAN, "file", False, 1.0)
+    body, descriptor = encode_reply((donor, "1", stored))
     assert descriptor is None
 
     arrived = METHODS["find_donor"].result(Frame({}, bytearray(body)))
     assert arrived is not None
-    offer = Offer.of(arrived, Layout("ckpt"))
+    there, location, as_stored = arrived
+    offer = Offer.of(there, location, as_stored, Layout("ckpt"))
 
     assert offer == Offer(Layout("ckpt").shard_key("run", "1", "name"), "save-1", OLD, stored)
 
