@@ -86,13 +86,6 @@ def why_not_open(address: tuple[str, int], *, is_private: bool, door: str = "htt
     )
 
 
-def remote_of(text: str) -> tuple[str, str]:
-    """Return (bucket, prefix) of ``s3://bucket/prefix``; the error says which part is wrong."""
-    from cachetier_client.identity import remote_url  # as ranks read it who go past the service
-
-    return remote_url.remote_of(text)
-
-
 def url_of(text: str) -> str:
     """Return ``text`` if it is the URL of an S3 server, and shows no secret."""
     from cachetier_client.identity import remote_url

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cachetier_client import DeadlineError, IntegrityError, InvalidRequestError, NotFoundError
+from cachetier_client.identity.remote_url import remote_of
 from cachetier_client.units import counted, shown_size
 
 from cachetier.cli import options
@@ -38,7 +39,6 @@ from cachetier.cli.output import (
     written_bytes,
 )
 from cachetier.cli.types import FILE, PATH, RANKS, RUN
-from cachetier.parsers import remote_of
 
 if TYPE_CHECKING:
     from cachetier_client import Client, Receipt, ShardInfo

@@ -13,12 +13,13 @@ from urllib.parse import urlsplit
 
 from cachetier_client.errors import InvalidNameError
 from cachetier_client.identity.names import GENERATION_MARK, RESERVED_SEGMENT, checked_run
+from cachetier_client.identity.remote_url import remote_of
 
 from cachetier.config.fields import record, records, required, setting
 from cachetier.config.types import TEXT, checked, listed, one_of, span
 from cachetier.model.levels import Level
 from cachetier.model.objects import DEFAULT_MARKERS, Mode, Mount, Order
-from cachetier.parsers import is_loopback, remote_of
+from cachetier.parsers import is_loopback
 from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
 

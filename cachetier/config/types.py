@@ -19,12 +19,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from cachetier_client.identity.remote_url import remote_of
 from cachetier_client.units import parsed_span, shown_size
 
 from cachetier.access.tokens import LEAST_CHARACTERS
 from cachetier.model.compression import parsed_mode
 from cachetier.nearest import nearest
-from cachetier.parsers import capacity_of, remote_of, table_of, url_of
+from cachetier.parsers import capacity_of, table_of, url_of
 
 T = TypeVar("T")
 W = TypeVar("W", bound=str)

@@ -7,8 +7,8 @@ import os
 import secrets
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
-from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES
 from cachetier_client.bucket_format.uploads import SAVE_KEY, ObjectInfo
 from cachetier_client.identity.names import RESERVED_SEGMENT
 from cachetier_client.io.digests import digest_of
@@ -58,20 +58,9 @@ class Probe:
         """The remote as it is set."""
         return self._store(self.settings)
 
-    @property
-    def conditional(self) -> ObjectStore:
-        """The same, taken to obey conditions, whatever is set."""
-        return self._store(replace(self.settings, conditional_writes=True))
-
-    @property
-    def as_the_bucket_keeps(self) -> ObjectStore:
-        """The same, without a word of encryption or storage class."""
-        return self._store(replace(self.settings, at_rest=AS_THE_BUCKET_DOES))
-
-    @property
-    def judging(self) -> ObjectStore:
-        """The same, taken to keep CRC-64/NVME, whatever is set."""
-        return self._store(replace(self.settings, verify="checksum"))
+    def store_set_to(self, **settings: Any) -> ObjectStore:
+        """Return the same with other ``settings``, as if the store were known to do that."""
+        return self._store(replace(self.settings, **settings))
 
     def _store(self, settings: RemoteSettings) -> ObjectStore:
         from cachetier.remote.factory import open_store

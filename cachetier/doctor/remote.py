@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 
+from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES
 from cachetier_client.bucket_format.uploads import ObjectInfo
 from cachetier_client.io.digests import digest_of
 from cachetier_client.s3_errors import GENERAL_REFUSALS
@@ -62,7 +63,8 @@ def _is_for_the_key(probe: Probe, error: RemoteRefusedError) -> bool:
         return False
     try:
         digest = digest_of(probe.small)
-        probe.as_the_bucket_keeps.put(probe.key("plain"), probe.small, digest=digest)
+        plain = probe.store_set_to(at_rest=AS_THE_BUCKET_DOES)
+        plain.put(probe.key("plain"), probe.small, digest=digest)
     except RemoteError:
         return False
     return True
@@ -143,7 +145,8 @@ def check_conditional(probe: Probe, _subject: object = None) -> CheckResult:
 def _obeys(probe: Probe, key: str, condition: Condition) -> str:
     """Put over an object under a condition that does not hold."""
     try:
-        probe.conditional.put(key, probe.small, digest=digest_of(probe.small), condition=condition)
+        store = probe.store_set_to(conditional_writes=True)
+        store.put(key, probe.small, digest=digest_of(probe.small), condition=condition)
     except PreconditionFailedError:
         return "obeyed"
     except (ThrottledError, TransientError):
@@ -163,14 +166,14 @@ def check_checksum(probe: Probe, _subject: Subject) -> CheckResult:
 
 def _small_faults(probe: Probe) -> Iterator[str]:
     """Put with a right digest and a wrong one; yield what the store did not do."""
-    digest = digest_of(probe.small)
+    store, digest = probe.store_set_to(verify="checksum"), digest_of(probe.small)
     key = probe.key("judged")
     try:
-        probe.judging.put(key, probe.small, digest=digest)
-        info = probe.judging.head(key)
+        store.put(key, probe.small, digest=digest)
+        info = store.head(key)
         if info is None or info.digest != digest:
             yield "not kept"
-        probe.judging.put(key, probe.small, digest=digest ^ 1)
+        store.put(key, probe.small, digest=digest ^ 1)
     except RemoteDigestError:
         return
     except RemoteRefusedError as error:
@@ -183,10 +186,11 @@ def _small_faults(probe: Probe) -> Iterator[str]:
 
 def _whole_faults(probe: Probe) -> Iterator[str]:
     """Upload an object of two parts; yield what the store did not do."""
+    store = probe.store_set_to(verify="checksum")
     whole = digest_of(probe.small, digest_of(probe.part))
     try:
-        key = _uploaded(probe, "judged-parts", probe.judging)
-        info = probe.judging.head(key)
+        key = _uploaded(probe, "judged-parts", store)
+        info = store.head(key)
         if info is None or info.digest != whole:
             yield "not kept of multipart objects"
     except RemoteDigestError:

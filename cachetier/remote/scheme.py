@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cachetier.remote.fair_slots import AT_ONCE
-from cachetier.remote.s3.scheme import S3Scheme
+from cachetier.remote.s3 import scheme as s3
 from cachetier.remote.settings import RemoteSettings
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class RemoteScheme(Protocol):
         """
 
 
-SCHEMES: dict[str, RemoteScheme] = {"s3": S3Scheme()}
+SCHEMES: dict[str, RemoteScheme] = {"s3": s3}
 
 
 def scheme_of(remote: RemoteSettings) -> RemoteScheme:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
+from cachetier_client.identity.remote_url import remote_of
 
 from cachetier.model.names import DURABLE
-from cachetier.parsers import remote_of
 
 AddressingStyle = Literal["auto", "path", "virtual"]
 

@@ -19,7 +19,8 @@ from cachetier_client.clock import Clock, Countdown, SystemClock
 from cachetier import __version__
 from cachetier.access.audit import Audit
 from cachetier.config.settings import Settings
-from cachetier.doors.operations import Operations
+from cachetier.console.cluster import Cluster
+from cachetier.doors.operations import Operations, Steering
 from cachetier.doors.unix.door import UnixDoor
 from cachetier.drain.serve.drains import Drains
 from cachetier.ingest.admission import Admission
@@ -38,6 +39,7 @@ from cachetier.model.backpressure import WhenFull
 from cachetier.model.keep import stays
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import is_mount
+from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
 from cachetier.objects.settling import Settling
@@ -60,17 +62,14 @@ from cachetier.restore.restore import Restore
 from cachetier.service.objects import ask_time_of, objects_of, ordering_of, unmounted_warnings
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import (
-    cluster_of,
     knowledge_of,
     locked,
     mount_opener,
     open_drains,
-    policy_of,
     refuse_own_door,
     remotes_of,
     restore_listener,
     s3_offer,
-    steering_of,
     tls_of,
     who_may,
 )
@@ -182,7 +181,7 @@ class Service:
         disk = data_files.probe(cache_dir, known=cache_dir / STORE_ID_NAME)
         status = os.statvfs(cache_dir)
         capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)
-        policy = policy_of(settings)
+        policy = Policy(settings.durable_every, settings.supersede, settings.keep_local)
         recovered = open_store(
             cache_dir,
             capacity_bytes,
@@ -299,7 +298,7 @@ class Service:
         return SharedIngest(ingest, self._shares)
 
     def _operations(self, ingest: Ingest) -> Operations:
-        store, checkpoints = self.store, self._checkpoints()
+        store, drain, checkpoints = self.store, self._drain, self._checkpoints()
         self._leaving = Leaving(self._course, store, checkpoints)
         return Operations(
             store_id=store.store_id,
@@ -322,7 +321,7 @@ class Service:
             http_url=lambda: self.url,
             s3=s3_offer(self._settings, lambda: self.s3_url, self.objects, store),
             settle=self._settling.settle,
-            steer=steering_of(self._drain),
+            steer=Steering(drain.retry, drain.limit_rate, lambda: drain.queue.rate_limit),
             recent_events=self._events.newest_first,
             greeting={"remote": scheme_of(self._remote).for_clients(self._remote)},
         )
@@ -397,7 +396,7 @@ class Service:
         self.report.doors_are_open(doors, Addresses(self.socket, self.url, self.s3_url))
 
     def _http_door(self) -> HttpDoor | None:
-        address = self._settings.http_address
+        address, token = self._settings.http_address, self._settings.cluster_token
         if address is None:
             return None
         # Its web framework takes a third of the start: meanwhile the drain's process starts too.
@@ -408,7 +407,7 @@ class Service:
             self.operations,
             tls=self._tls,
             clear_text=self._settings.http_clear_text,
-            cluster=cluster_of(self._settings),
+            cluster=Cluster(self._settings.cluster, token.reveal() if token else None),
             not_ready=self.report.not_ready,
             exposition=self.metrics.exposition,
         )

@@ -19,9 +19,8 @@ from cachetier.access.s3_keys import S3Keys
 from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.mounts import check_own_door
 from cachetier.config.settings import Settings
-from cachetier.console.cluster import Cluster
 from cachetier.cpus import default_threads, parsed_cpus
-from cachetier.doors.operations import S3Offer, Steering
+from cachetier.doors.operations import S3Offer
 from cachetier.drain.messages import Size
 from cachetier.drain.schedule.queue_state import Group, Weights
 from cachetier.drain.serve.drains import Drains
@@ -33,7 +32,6 @@ from cachetier.local.recovery import lock_directory
 from cachetier.local.store import Store
 from cachetier.model.compression import Rules
 from cachetier.model.names import DURABLE
-from cachetier.model.policy import Policy
 from cachetier.notifier import Changes
 from cachetier.objects.base import ReadableObjects
 from cachetier.parsers import is_loopback
@@ -177,17 +175,6 @@ def who_may(settings: Settings, store: Store, clock: Clock, audit: Audit) -> Acc
     )
 
 
-def cluster_of(settings: Settings) -> Cluster:
-    """Return the nodes that the console shows beside each other."""
-    token = settings.cluster_token
-    return Cluster(settings.cluster, token.reveal() if token else None)
-
-
-def steering_of(drain: Drains) -> Steering:
-    """Return what a person may want of the drain."""
-    return Steering(drain.retry, drain.limit_rate, lambda: drain.queue.rate_limit)
-
-
 def tls_of(settings: Settings) -> Tls | None:
     """Return the certificate of the doors, told of in the log whenever it is read anew."""
 
@@ -265,7 +252,3 @@ def locked(settings: Settings) -> int:
             f"cannot use cache_dir {settings.cache_dir}: {error.strerror}",
             hint="Choose a directory that the service's user may create and write.",
         ) from error
-
-
-def policy_of(settings: Settings) -> Policy:
-    return Policy(settings.durable_every, settings.supersede, settings.keep_local)

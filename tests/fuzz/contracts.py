@@ -41,6 +41,7 @@ from cachetier_client.bucket_format.uploads import (
 from cachetier_client.clock import SystemClock
 from cachetier_client.errors import CachetierClientError
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.identity.remote_url import remote_of
 from cachetier_client.transport.base import PutRequest
 from cachetier_client.transport.wire import FrameError, receive_frame
 from cachetier_client.units import parsed_size, parsed_span
@@ -266,7 +267,7 @@ def read_settings(data: bytes) -> None:
 def read_amounts(data: bytes) -> None:
     text = data.decode("latin-1")
     reads: tuple[Callable[[str], object], ...] = (
-        *(parsed_size, parsed_span, parsers.address_of, parsers.remote_of, parsers.url_of),
+        *(parsed_size, parsed_span, parsers.address_of, remote_of, parsers.url_of),
         *(parsers.table_of, lambda each: parsers.capacity_of(each, 1 << 40)),
     )
     for read in reads:

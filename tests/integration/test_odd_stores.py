@@ -24,9 +24,10 @@ from cachetier.doctor.findings import State
 from cachetier.errors import ConfigError, ObjectMissingError, RemoteRefusedError, TransientError
 from cachetier.remote.factory import open_store
 from cachetier.remote.s3 import boto_client, reconnecting
-from cachetier.remote.s3.addressing import FILE_NAME, found_style, keep_style, with_style
 from cachetier.remote.s3.boto_client import Credentials, connect
+from cachetier.remote.s3.inquiry import found_style
 from cachetier.remote.s3.reconnecting import Renewed
+from cachetier.remote.s3.scheme import STYLES_FILE, keep, resolved
 from cachetier.remote.s3.store import S3ObjectStore
 from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
@@ -225,7 +226,7 @@ def test_a_setting_and_the_aws_configuration_are_obeyed_without_asking(
         (tmp_path / "aws").write_text("[default]\ns3 =\n  addressing_style = virtual\n")
         monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
         assert found_style(remote_at(server)) == "virtual"
-        assert with_style(remote_at(server), tmp_path).addressing_style == "virtual"
+        assert resolved(remote_at(server), tmp_path).addressing_style == "virtual"
         assert found_style(remote_at(server, addressing_style="path")) == "path"
         assert server.asked == []
 
@@ -234,23 +235,23 @@ def test_a_setting_and_the_aws_configuration_are_obeyed_without_asking(
 def test_what_was_found_is_kept_and_a_question_that_fails_weakens_nothing(tmp_path: Path) -> None:
     with odd_store(Oddity(style="virtual")) as server:
         remote = remote_at(server)
-        keep_style(remote, with_style(remote, tmp_path), tmp_path)
+        keep(remote, resolved(remote, tmp_path), tmp_path)
         asked = len(server.asked)
         assert asked > 0
-        assert with_style(remote, tmp_path).addressing_style == "virtual"
+        assert resolved(remote, tmp_path).addressing_style == "virtual"
         assert len(server.asked) == asked
         forced = replace(remote, addressing_style="path")
-        keep_style(forced, with_style(forced, tmp_path), tmp_path)
+        keep(forced, resolved(forced, tmp_path), tmp_path)
 
-    keep_style(remote, with_style(remote, tmp_path), tmp_path)  # it is away
-    assert with_style(remote, tmp_path).addressing_style == "virtual"
+    keep(remote, resolved(remote, tmp_path), tmp_path)  # it is away
+    assert resolved(remote, tmp_path).addressing_style == "virtual"
     other = replace(remote, bucket="another")
-    found = with_style(other, tmp_path)
+    found = resolved(other, tmp_path)
     assert found.addressing_style == "auto"
-    keep_style(other, found, tmp_path)
-    assert "another" not in (tmp_path / FILE_NAME).read_text()
-    (tmp_path / FILE_NAME).write_text("half a fi")
-    assert with_style(remote, tmp_path).addressing_style == "auto"
+    keep(other, found, tmp_path)
+    assert "another" not in (tmp_path / STYLES_FILE).read_text()
+    (tmp_path / STYLES_FILE).write_text("half a fi")
+    assert resolved(remote, tmp_path).addressing_style == "auto"
 
 
 @pytest.mark.usefixtures("names")
@@ -261,13 +262,13 @@ def test_a_store_that_was_away_when_it_was_asked_is_asked_again_once_it_refuses(
     with odd_store(Oddity(style="virtual")) as server:
         remote, answers = remote_at(server), boto_client.connect_to
         monkeypatch.setattr(
-            "cachetier.remote.s3.addressing.connect_to",
+            "cachetier.remote.s3.inquiry.connect_to",
             lambda *_, **__: boto_client.connect(endpoint="http://127.0.0.1:1"),
         )
         store = open_store(remote)
         with pytest.raises(RemoteRefusedError):
             store.list("")
-        monkeypatch.setattr("cachetier.remote.s3.addressing.connect_to", answers)
+        monkeypatch.setattr("cachetier.remote.s3.inquiry.connect_to", answers)
         with pytest.raises(RemoteRefusedError):
             store.list("")
         assert store.list("").keys == ()
@@ -443,7 +444,7 @@ def test_a_node_saves_to_a_store_that_differs_in_all_that_is_supported_and_anoth
                 into = bytearray(len(body))
                 client.get_shard("run", 1, "model", out=into)
                 assert into == body
-            assert (tmp_path / name / "cache" / FILE_NAME).exists()
+            assert (tmp_path / name / "cache" / STYLES_FILE).exists()
         assert any(host.startswith(BUCKET) for host in server.hosts)
 
 

@@ -208,7 +208,11 @@ def _check_authorities(session: Session) -> None:
 
 
 def _session(credentials: Credentials | str | None) -> Session:
-    session = _plain_session(credentials)
+    session = Session(profile=credentials if isinstance(credentials, str) else None)
+    if isinstance(credentials, Credentials):
+        session.set_credentials(
+            credentials.access_key, credentials.secret_key, credentials.session_token
+        )
     # Both are private to botocore; tests/integration/test_credentials.py notices if they go.
     for provider in session.get_component("credential_provider").providers:
         if isinstance(provider, ProcessProvider):
@@ -243,15 +247,6 @@ class _Program(subprocess.Popen[bytes]):
             for pipe in (self.stdout, self.stderr):
                 if pipe is not None:
                     pipe.close()
-
-
-def _plain_session(credentials: Credentials | str | None) -> Session:
-    session = Session(profile=credentials if isinstance(credentials, str) else None)
-    if isinstance(credentials, Credentials):
-        session.set_credentials(
-            credentials.access_key, credentials.secret_key, credentials.session_token
-        )
-    return session
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,14 +6,18 @@ botocore is imported by what needs it, as it takes a while and few commands call
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import msgspec
 from cachetier_client.identity.remote_url import oddity_of
 
+from cachetier.remote.bounded_calls import alone
 from cachetier.remote.fair_slots import AT_ONCE
-from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.settings import AddressingStyle, RemoteSettings
 
 if TYPE_CHECKING:
     from cachetier.remote.s3.inquiry import S3Inquiry
@@ -23,68 +27,114 @@ if TYPE_CHECKING:
 
 # Where botocore takes an endpoint from that nobody set, the first one first.
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+STYLES_FILE = "addressing.json"  # what was found out, beside the catalog
+START_SECONDS = 10.0
 
 
-class S3Scheme:
-    """The remotes ``s3://bucket/prefix``, at AWS or at the server of an endpoint."""
+def identity(remote: RemoteSettings) -> tuple[str, str, str]:
+    prefix = f"{remote.prefix.removesuffix('/')}/" if remote.prefix else ""
+    return _server(remote.endpoint), remote.bucket, prefix
 
-    def identity(self, remote: RemoteSettings) -> tuple[str, str, str]:
-        prefix = f"{remote.prefix.removesuffix('/')}/" if remote.prefix else ""
-        return _server(remote.endpoint), remote.bucket, prefix
 
-    def shown(self, remote: RemoteSettings) -> str:
-        return f"{remote.url} at {remote.endpoint or 'AWS'}"
+def shown(remote: RemoteSettings) -> str:
+    return f"{remote.url} at {remote.endpoint or 'AWS'}"
 
-    def oddity(self, remote: RemoteSettings) -> str | None:
-        why = oddity_of(remote.bucket)
-        return why and (
-            f"no bucket can be made under the name {remote.bucket}: {why}. Old buckets "
-            "and other stores may have one: `cachetier doctor` asks."
-        )
 
-    def endpoint(self, remote: RemoteSettings) -> tuple[str, str] | None:
-        if remote.endpoint is not None:
-            return "the endpoint ", remote.endpoint
-        named = next((each for each in ENDPOINT_VARIABLES if os.environ.get(each)), None)
-        return None if named is None else (f"{named}=", os.environ[named])
+def oddity(remote: RemoteSettings) -> str | None:
+    why = oddity_of(remote.bucket)
+    return why and (
+        f"no bucket can be made under the name {remote.bucket}: {why}. Old buckets "
+        "and other stores may have one: `cachetier doctor` asks."
+    )
 
-    def configured_endpoint(self, remote: RemoteSettings) -> str | None:
-        from cachetier.remote.s3.boto_client import endpoint_of_profile
 
-        return None if self.endpoint(remote) else endpoint_of_profile(remote.profile)
+def endpoint(remote: RemoteSettings) -> tuple[str, str] | None:
+    if remote.endpoint is not None:
+        return "the endpoint ", remote.endpoint
+    named = next((each for each in ENDPOINT_VARIABLES if os.environ.get(each)), None)
+    return None if named is None else (f"{named}=", os.environ[named])
 
-    def for_clients(self, remote: RemoteSettings) -> dict[str, Any]:
-        where = "bucket", "prefix", "endpoint", "region", "addressing_style"
-        how = "verify", "conditional_writes", "spread"
-        known = {name: getattr(remote, name) for name in where + how}
-        return known | remote.at_rest.described()
 
-    def resolved(self, remote: RemoteSettings, directory: Path) -> RemoteSettings:
-        from cachetier.remote.s3.addressing import with_style
+def configured_endpoint(remote: RemoteSettings) -> str | None:
+    from cachetier.remote.s3.boto_client import endpoint_of_profile
 
-        return with_style(remote, directory)
+    return None if endpoint(remote) else endpoint_of_profile(remote.profile)
 
-    def keep(self, remote: RemoteSettings, resolved: RemoteSettings, directory: Path) -> None:
-        from cachetier.remote.s3.addressing import keep_style
 
-        keep_style(remote, resolved, directory)
+def for_clients(remote: RemoteSettings) -> dict[str, Any]:
+    where = "bucket", "prefix", "endpoint", "region", "addressing_style"
+    how = "verify", "conditional_writes", "spread"
+    known = {name: getattr(remote, name) for name in where + how}
+    return known | remote.at_rest.described()
 
-    def server(
-        self,
-        remote: RemoteSettings,
-        store_clock: StoreClock | None = None,
-        *,
-        max_connections: int = AT_ONCE,
-        timeouts: Timeouts | None = None,
-    ) -> S3Server:
-        from cachetier.remote.s3.store import S3Server
 
-        return S3Server(remote, store_clock, max_connections=max_connections, timeouts=timeouts)
+def resolved(remote: RemoteSettings, directory: Path) -> RemoteSettings:
+    """Return ``remote`` with its style: as it is said, kept in ``directory``, or answered now.
 
-    def inquire(self, remote: RemoteSettings) -> S3Inquiry:
-        from cachetier.remote.s3.inquiry import S3Inquiry
+    Nobody waits long for an answer: a client of ``auto`` asks again.
+    """
+    from cachetier.remote.s3.inquiry import found_style
 
-        return S3Inquiry(remote)
+    if remote.addressing_style != "auto" or not has_a_choice(remote.endpoint):
+        return remote
+    style = stated_style(remote)
+    if style == "auto":
+        style = _kept(directory).get(remote.place, style)
+    with suppress(Exception):  # of whatever kind: the drain meets it too, and says so
+        if style == "auto":
+            style = alone("addressing", lambda: found_style(remote)).result(START_SECONDS)
+    return replace(remote, addressing_style=style)
+
+
+def keep(remote: RemoteSettings, resolved: RemoteSettings, directory: Path) -> None:
+    """Keep what ``resolved`` has made of ``remote``; a disk that takes nothing is no trouble."""
+    kept = _kept(directory)
+    new = {resolved.place: resolved.addressing_style}
+    if resolved.addressing_style == "auto" or new.items() <= kept.items():
+        return
+    if stated_style(remote) == "auto":
+        with suppress(OSError):
+            (directory / STYLES_FILE).write_bytes(msgspec.json.encode(kept | new))
+
+
+def server(
+    remote: RemoteSettings,
+    store_clock: StoreClock | None = None,
+    *,
+    max_connections: int = AT_ONCE,
+    timeouts: Timeouts | None = None,
+) -> S3Server:
+    from cachetier.remote.s3.store import S3Server
+
+    return S3Server(remote, store_clock, max_connections=max_connections, timeouts=timeouts)
+
+
+def inquire(remote: RemoteSettings) -> S3Inquiry:
+    from cachetier.remote.s3.inquiry import S3Inquiry
+
+    return S3Inquiry(remote)
+
+
+def stated_style(remote: RemoteSettings) -> AddressingStyle:
+    """Return the style that the settings or the AWS configuration say, ``auto`` if neither does."""
+    from cachetier.remote.s3.boto_client import configured_style
+
+    style = remote.addressing_style
+    return style if style != "auto" else configured_style(remote.profile)
+
+
+def _kept(directory: Path) -> dict[str, AddressingStyle]:
+    with suppress(OSError, msgspec.DecodeError):
+        text = (directory / STYLES_FILE).read_bytes()
+        return msgspec.json.decode(text, type=dict[str, AddressingStyle])
+    return {}
+
+
+def has_a_choice(endpoint: str | None) -> bool:
+    """Return whether a bucket's name could stand before the name of a host, and need not."""
+    host = urlsplit(endpoint or "").hostname or ""
+    is_address = ":" in host or host.rpartition(".")[2].isdigit()
+    return "." in host and not is_address and ".amazonaws.com" not in host
 
 
 def _server(endpoint: str | None) -> str:

@@ -47,9 +47,9 @@ from cachetier.remote.base import (
     room_of,
     size_of,
 )
-from cachetier.remote.s3.addressing import found_style
 from cachetier.remote.s3.boto_client import HEADERS, connect_to
 from cachetier.remote.s3.boto_errors import translated_errors
+from cachetier.remote.s3.inquiry import found_style
 from cachetier.remote.s3.reconnecting import Renewed
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import ReadableBody, Timeouts, range_of, read_slices
