@@ -8,12 +8,14 @@ from dataclasses import replace
 import pytest
 from cachetier_client.bucket_format.stored import Codec, Stored
 from cachetier_client.bucket_format.uploads import (
+    DIGEST_KEY,
+    ETAG_KEY,
     ObjectInfo,
     UploadedPart,
     compressed_metadata,
     object_metadata,
 )
-from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.io.digests import BLOCK_BYTES, digest_of, to_hex
 
 from cachetier.codec.frames import FrameEncoder
 from cachetier.drain.upload.buffers import Buffers
@@ -21,14 +23,21 @@ from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.journal import Journal
+from cachetier.drain.upload.objects import ObjectTarget
 from cachetier.drain.upload.server_copies import Ask, Copies, Offer, nobody
-from cachetier.drain.upload.target import UploadTarget
-from cachetier.drain.upload.uploader import PARTS_AT_ONCE, UploadContext, Uploader
-from cachetier.errors import RemoteDigestError, StoppingError, TransientError, UploadGoneError
+from cachetier.drain.upload.target import RefusedKeyError, UploadTarget
+from cachetier.drain.upload.uploader import PARTS_AT_ONCE, Span, Upload, UploadContext, Uploader
+from cachetier.errors import (
+    NotFoundError,
+    RemoteDigestError,
+    StoppingError,
+    TransientError,
+    UploadGoneError,
+)
 from cachetier.local.catalog.rows import UploadRecord
 from cachetier.model.compression import OFF, Mode, parsed_mode
 from cachetier.remote.base import Body
-from tests.fakes.bodies import compressible
+from tests.fakes.bodies import compressible, noise
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore, fail
 from tests.fakes.memory_store import MemoryObjectStore
@@ -181,6 +190,58 @@ def test_a_sound_object_that_appears_while_parts_go_is_not_written_over(data: by
     assert store.get("key") == data
 
 
+def test_what_lies_there_already_ends_the_upload_that_was_begun(data: bytes) -> None:
+    store, target, progress = Counting(), target_of(data), Journal()
+    store.put("key", data, digest=target.content.digest, metadata=target.metadata)
+    progress.begun(UploadRecord(store.create_upload("key"), BLOCK_BYTES))
+
+    assert upload(context_of(store), target, data, progress) == Stored.raw(target.content)
+
+    assert (store.sent_bytes, list(store.list_uploads(""))) == (0, [])
+
+
+class Deaf(Journal):
+    """Of a shard that was deleted meanwhile."""
+
+    def begun(self, record: UploadRecord) -> None:
+        raise NotFoundError("planned")
+
+
+def test_an_upload_that_nobody_can_remember_is_not_left_behind(data: bytes) -> None:
+    store = Counting()
+
+    with pytest.raises(NotFoundError):
+        upload(context_of(store), target_of(data), data, Deaf())
+
+    assert (store.begun, list(store.list_uploads(""))) == (1, [])
+
+
+class Blocked(Counting):
+    """Has keys below this one, and so no object under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.put("key/below", b"x", digest=digest_of(b"x"))
+
+    def complete_upload(
+        self, key: str, upload_id: str, parts: Sequence[UploadedPart], *, digest: int
+    ) -> ObjectInfo:
+        raise TransientError("planned", remote_status=500)
+
+
+def test_a_key_that_cannot_be_given_is_a_conflict_for_a_shard_at_once_and_for_an_object_next_time(
+    data: bytes,
+) -> None:
+    store, progress, content = Blocked(), Journal(), target_of(data).content
+
+    with pytest.raises(RefusedKeyError):
+        upload(context_of(store), target_of(data), data)
+    for expected in (TransientError, RefusedKeyError):
+        target, span = ObjectTarget("key", {}, content), Span.of(len(data), Memory(data))
+        with pytest.raises(expected):
+            Upload(context_of(store), target, [span], progress).send()
+
+
 # --- stopping, and going on ------------------------------------------------------------------
 
 
@@ -197,6 +258,41 @@ def test_a_drain_that_stops_begins_no_more_parts_and_the_next_one_sends_only_the
 
     assert (store.begun, store.sent_bytes) == (1, len(data))
     assert store.get("key") == data
+
+
+def test_several_spans_go_as_one_part_each_and_those_that_are_there_are_not_sent_again() -> None:
+    store, progress, pieces = Counting(), Journal(), [noise(size, size) for size in (7, 300, 5)]
+    content = content_of(b"".join(pieces))
+    target = ObjectTarget("key", {ETAG_KEY: "etag", DIGEST_KEY: to_hex(content.digest)}, content)
+    spans = [Span.of(len(piece), Memory(piece)) for piece in pieces]
+    stopped = replace(context_of(store), stopping=lambda: len(progress.parts()) == 2)
+
+    with pytest.raises(StoppingError):
+        Upload(stopped, target, spans, progress).send_ahead()
+    Upload(context_of(store), target, spans, progress).send()
+
+    assert store.get("key") == b"".join(pieces)
+    assert (store.begun, store.sent_bytes) == (1, content.size_bytes)
+    sent = [(part.raw_start, part.size_bytes) for part in progress.parts()]
+    assert sent == [(0, 7), (7, 300), (307, 5)]
+
+
+def test_a_recorded_part_that_the_store_does_not_have_is_forgotten_before_anything_is_sent(
+    data: bytes,
+) -> None:
+    store, progress = Counting(), Journal()
+    progress.begun(UploadRecord(store.create_upload("key"), BLOCK_BYTES))
+    upload_id, body = progress.record.upload_id or "", data[:BLOCK_BYTES]
+    part = store.upload_part("key", upload_id, 1, body, digest=digest_of(body))
+    for number, start in ((1, 0), (2, BLOCK_BYTES)):
+        raw = replace(part, number=number, raw_start=start, raw_bytes=BLOCK_BYTES)
+        progress.part_done(raw)
+
+    with pytest.raises(StoppingError):
+        context = replace(context_of(store), stopping=lambda: True)
+        upload(context, target_of(data), data, progress)
+
+    assert [known.number for known in progress.parts()] == [1]
 
 
 def test_after_a_part_that_fails_only_those_under_way_are_sent() -> None:
@@ -302,3 +398,15 @@ def test_a_donor_with_other_bytes_than_were_recorded_costs_their_copy_and_no_byt
     assert upload(context, target_of(data), data, ask=lambda: offer).codec is Codec.RAW
 
     assert (store.get("key"), copied_bytes(context)) == (data, 0)
+
+
+def test_where_no_digest_tells_a_donor_of_other_bytes_by_its_copy_the_object_does(
+    data: bytes,
+) -> None:
+    store = MemoryObjectStore(minimum_part_bytes=1, keeps_digests=False)
+    offer = donated(store, data, None)
+    store.damage("donor")
+
+    upload(context_of(store), target_of(data), data, ask=lambda: offer)
+
+    assert store.get("key") == data
