@@ -61,48 +61,38 @@ def _arguments(words: Sequence[str], values_after: Mapping[str, bool]) -> list[i
     return found
 
 
-def path_of(run: str, step: int) -> str:
-    """Return the path of a step, as people write it."""
-    return place_of(run, step, StepName.chosen()).path
+def path_of(run: str, step: int, name: str | None = None) -> str:
+    """Return the path of a step, or of a shard, as people write it."""
+    place = place_of(run, step, StepName.chosen())
+    return place.path if name is None else place.path_of(name)
 
 
-def located(client: Client, run: str, step: StepOrPath) -> tuple[str, int]:
-    """Return run, or branch of it, and step of what was saved as a whole.
-
-    Raises:
-        NotFoundError: Nothing was saved as a whole under this path.
-    """
-    if isinstance(step, int):
-        return run, step
-    for place in (file_place(run, step), folder_place(run, step, StepName.chosen())):
-        if place.run == run or _names(client, place) is not None:
-            return place.run, place.step
-    raise _nothing(run, step)
-
-
-def located_shard(
-    client: Client, run: str, step: StepOrPath, name: str | None
+def located(
+    client: Client, run: str, path: tuple[str, ...], *, exact: bool
 ) -> tuple[str, int, str | None]:
-    """Return run, step and name of a shard; no name if the path is that of a whole step.
+    """Return run, or branch of it, step, and name of what was saved under a path.
+
+    There is no name if the path is that of a whole step; with ``exact`` it is that, or a file that
+    was saved alone.
 
     Raises:
         NotFoundError: There is nothing under this path.
     """
-    if isinstance(step, int) or name is not None:
-        return *located(client, run, step), name
-    alone, chosen = file_place(run, step), StepName.chosen()
+    alone, chosen = file_place(run, path), StepName.chosen()
     if _names(client, alone) is not None:
-        return alone.run, alone.step, step[-1]
+        return alone.run, alone.step, path[-1]
     found: tuple[str, int, str | None] | None = None
-    for cut in range(len(step), 0, -1):
-        place, wanted = folder_place(run, step[:cut], chosen), "/".join(step[cut:]) or None
+    for cut in range(len(path), len(path) - 1 if exact else 0, -1):
+        place, wanted = folder_place(run, path[:cut], chosen), "/".join(path[cut:]) or None
         names = _names(client, place)
         if names is not None and (wanted is None or wanted in names):
             return place.run, place.step, wanted
         if found is None and (names is not None or place.run == run):
             found = place.run, place.step, wanted  # whose error says what lacks
     if found is None:
-        raise _nothing(run, step)
+        where = "/".join((run, *path))
+        hint = f"`cachetier ls {run} --all` lists what is."
+        raise NotFoundError(f"nothing is saved under {where}", hint=hint)
     return found
 
 
@@ -114,19 +104,18 @@ def paths_below(client: Client, run: str, step: int) -> list[str]:
 
 
 def target(
-    run: str, step: StepOrPath, name: str | None, *, is_file: bool
+    run: str, path: tuple[str, ...], name: str | None, *, is_file: bool
 ) -> tuple[str, int, str | None]:
     """Return where to save what is to lie under a path, and the name if the path has it."""
-    if isinstance(step, int):
-        return run, step, name
-    first = folder_place(run, step[:1], StepName.chosen())
-    if first.run == run and is_file and name is None:
-        return run, first.step, "/".join(step[1:]) or None
-    if is_file and name is None:
-        alone = file_place(run, step)
-        return alone.run, alone.step, alone.alone
-    place = folder_place(run, step, StepName.chosen())
-    return place.run, place.step, name
+    chosen = StepName.chosen()
+    if not is_file or name is not None:
+        place = folder_place(run, path, chosen)
+        return place.run, place.step, name
+    first = folder_place(run, path[:1], chosen)
+    if first.run == run:
+        return run, first.step, "/".join(path[1:]) or None
+    alone = file_place(run, path)
+    return alone.run, alone.step, alone.alone
 
 
 def _names(client: Client, place: Place) -> set[str] | None:
@@ -135,10 +124,3 @@ def _names(client: Client, place: Place) -> set[str] | None:
         return {shard.name for shard in client.step(place.run, place.step).shards}
     except NotFoundError:
         return None
-
-
-def _nothing(run: str, path: tuple[str, ...]) -> NotFoundError:
-    where = "/".join((run, *path))
-    return NotFoundError(
-        f"nothing is saved under {where}", hint=f"`cachetier ls {run} --all` lists what is."
-    )

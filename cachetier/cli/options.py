@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from cachetier.cli.addresses import spread
+from cachetier.cli.addresses import located, spread
+from cachetier.cli.connection import reach
 from cachetier.cli.output import UsageMistakeError, reported
 from cachetier.cli.types import (
     COUNT,
@@ -133,9 +134,25 @@ def as_json(verb: Callable[..., Any]) -> Callable[..., Any]:
     return json_flag(reporting)
 
 
-def service(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a verb the options of all that ask a service."""
-    return url(as_json(verb))
+def service(verb: Callable[..., Any], *, exact: bool = False) -> Callable[..., Any]:
+    """Give a verb the options of all that ask a service; of a path it gets run, step and name.
+
+    Args:
+        verb: One without a name gets the step that a shard's path leads to; not if ``exact``.
+    """
+
+    @functools.wraps(verb)
+    def placed(**given: Any) -> Any:
+        if isinstance(given.get("step"), tuple):
+            named = given.get("name")
+            with reach(given["url"], patient="timeout" in given) as client:
+                run, step, name = located(
+                    client, given["run"], given["step"], exact=exact or named is not None
+                )
+            given.update(run=run, step=step, **({"name": named or name} if "name" in given else {}))
+        return verb(**given)
+
+    return url(as_json(placed))
 
 
 def run_and_step(verb: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from cachetier_client import InvalidRequestError
 from cachetier_client.units import shown_size
 
 from cachetier.cli import options
-from cachetier.cli.addresses import located, located_shard, path_of, target
+from cachetier.cli.addresses import path_of, target
 from cachetier.cli.connection import reach
 from cachetier.cli.output import echo, ended_by_signal, print_json, progress, refuse, show
 from cachetier.cli.types import ELEMENT_SIZE, FILE, NAME, RANGE, RANGE_HINT, STEP, one_of
@@ -55,7 +55,8 @@ _SAFE = {
 @options.level("local", "local; or wait for replicated, durable.")
 @options.option("--remote-endpoint", help="Of s3://: default as of the service.")
 @options.timeout("5min")
-@options.service
+@options.url
+@options.as_json
 def put(
     source: str,
     run: str,
@@ -85,10 +86,17 @@ def put(
     is_whole = is_remote(source) or Path(source).is_dir()
     if sys.stdin is None and source in _STANDARD_INPUT:
         refuse("standard input is closed", "Name a file, or redirect one.")
-    where = step_in(source) if step is None else step
-    run, number, name = target(run, where, name, is_file=not is_whole)
+    number = step_in(source) if step is None else step
+    if isinstance(number, tuple):
+        run, number, name = target(run, number, name, is_file=not is_whole)
     if is_whole:
-        _refuse_for_one(name, given)
+        one = {"name": name, "level": given["level"] != "local"}
+        one |= {each: given[each] for each in ("rank", "world_size", "element_size")}
+        if option := next((each for each, value in one.items() if value), None):
+            refuse(
+                f"--{option.replace('_', '-')} is about one file, not a folder",
+                "Leave it out, or name the file.",
+            )
         with ended_by_signal(), reach(url, patient=True, seconds=timeout) as client:
             put_step(
                 client,
@@ -112,22 +120,8 @@ def put(
         )
         sealed = client.seal(run, number, **part) if seal else ()
         what = f"{shown_size(receipt.size_bytes)}, {receipt.digest}"
-        text = f"{path_of(run, number)}/{ids['name']}: {what}, {_SAFE[receipt.level]}"
+        text = f"{path_of(run, number, receipt.name)}: {what}, {_SAFE[receipt.level]}"
         show(as_json, {**asdict(receipt), "sealed_ranks": list(sealed)}, text)
-
-
-def _refuse_for_one(name: str | None, given: dict[str, Any]) -> None:
-    """Refuse the options of one shard, where a whole step is put."""
-    alone = {
-        "--name": name is not None,
-        "--rank": given["rank"] is not None,
-        "--world-size": given["world_size"] is not None,
-        "--element-size": given["element_size"] is not None,
-        "--level": given["level"] != "local",
-    }
-    for option, is_given in alone.items():
-        if is_given:
-            refuse(f"{option} is about one file, not a folder", "Leave it out, or name the file.")
 
 
 def _put(
@@ -175,7 +169,7 @@ def _put(
 @options.service
 def get(
     run: str,
-    step: StepOrPath,
+    step: int,
     dest: str | None,
     name: str | None,
     part: tuple[int | None, int | None] | None,
@@ -199,27 +193,20 @@ def get(
     `end`, the first byte and the one after the last; of a whole step `format`, `path`, `names` (of
     tensors and objects, or of files), `size_bytes`.
     """
-    is_shard = name is not None or (isinstance(step, tuple) and form is None)
-    if not is_shard and dest is None:
+    if name is None and dest is None:
         refuse("nothing says which shard, or where to", "Give --name NAME; or DEST for the step.")
-    if part is not None and not is_shard:
+    if name is None and part is not None:
         refuse("--range is about one shard", "Name it: --name NAME")
     file = dest or "-"
-    if is_shard:
-        _check_target(file, name or run, as_json)
+    if name is not None:
+        _check_target(file, name, as_json)
     with ended_by_signal(), reach(url, patient=True, seconds=timeout) as client:
-        if is_shard:
-            run, number, name = located_shard(client, run, step, name)
-        else:
-            run, number = located(client, run, step)
         if name is not None:
-            _get(client, {"run": run, "step": number, "name": name}, file, part, timeout, as_json)
-        elif dest is None:
-            refuse(f"{path_of(run, number)} is a whole step", "Say where to: give DEST.")
+            _get(client, {"run": run, "step": step, "name": name}, file, part, timeout, as_json)
         else:
             from cachetier.cli.transfer import get_step
 
-            get_step(client, run, number, dest, form or "files", trusted, timeout, as_json)
+            get_step(client, run, step, file, form or "files", trusted, timeout, as_json)
 
 
 def _get(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cachetier_client import CachetierClientError, NotFoundError
 
 from cachetier.cli import options
-from cachetier.cli.addresses import located_shard, paths_below
+from cachetier.cli.addresses import paths_below
 from cachetier.cli.connection import reach
 from cachetier.cli.output import (
     FAILED,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from cachetier_client import Client
     from cachetier_client.results import UnflushedStep
 
-    from cachetier.cli.addresses import StepOrPath
     from cachetier.status.explain import Explanation
 
 ANSWER_SECONDS = 2.0
@@ -45,7 +44,7 @@ AT_ONCE = 16
 @options.verb()
 @options.optional_run_and_step
 @options.service
-def status(run: str | None, step: StepOrPath | None, url: str | None, as_json: bool) -> int:
+def status(run: str | None, step: int | None, url: str | None, as_json: bool) -> int:
     """Show what losing the node would cost, what it holds and drains, and what is wrong.
 
     With RUN STEP it says where that step stands, what it waits for, and what to do; exit 1 if
@@ -59,7 +58,6 @@ def status(run: str | None, step: StepOrPath | None, url: str | None, as_json: b
         refuse("`cachetier status` needs STEP", "Give it: cachetier status RUN STEP")
     with reach(url) as client:
         if run is not None and step is not None:
-            run, step, _ = located_shard(client, run, step, None)
             explained = _explained(client, run, step)
             move = [f"Next: {explained.next_move}"] if explained.next_move else []
             show(as_json, asdict(explained), partial(echo, *explained.sentences, *move))

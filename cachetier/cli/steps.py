@@ -26,7 +26,7 @@ from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.cli import options
-from cachetier.cli.addresses import located, located_shard, path_of, paths_below
+from cachetier.cli.addresses import path_of, paths_below
 from cachetier.cli.connection import not_durable_if_answering, reach
 from cachetier.cli.output import (
     FAILED,
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from cachetier_client import Client, PinInfo, StepInfo
     from cachetier_client.results import Level, ObjectListed
     from rich.table import Table
-
-    from cachetier.cli.addresses import StepOrPath
 
 SLICE_SECONDS = 1.0
 NOTHING_PENDING = {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
@@ -71,7 +69,7 @@ SEAL_SECONDS = 60.0
 @options.service
 def ls(
     run: str | None,
-    step: StepOrPath | None,
+    step: int | None,
     level: Level | None,
     everything: bool,
     latest: bool,
@@ -109,8 +107,7 @@ def ls(
             more = client.steps_elsewhere(run) if level is None else 0
             _show_steps(run, client.steps(run, level), level, as_json, more)
         else:
-            run, number, _ = located_shard(client, run, step, None)
-            _show_step(_step_of(client, run, number), as_json)
+            _show_step(_step_of(client, run, step), as_json)
     return 0
 
 
@@ -146,7 +143,7 @@ def _latest(client: Client, run: str, level: Level, as_json: bool) -> int:
 @options.service
 def seal(
     run: str,
-    step: StepOrPath,
+    step: int,
     rank: int | None,
     world_size: int | None,
     save_id: str,
@@ -159,7 +156,6 @@ def seal(
     JSON: `sealed_ranks`, those of the step that this node knows of.
     """
     with reach(url, patient=True, seconds=SEAL_SECONDS) as client:
-        run, step = located(client, run, step)
         sealed = client.seal(
             run,
             step,
@@ -182,7 +178,7 @@ def seal(
 @options.service
 def wait(
     run: str,
-    step: StepOrPath,
+    step: int,
     name: str | None,
     level: Level,
     timeout: float,
@@ -196,7 +192,6 @@ def wait(
     JSON: `level`, `age_seconds` since its save began.
     """
     with _reach_until(timeout, url) as client:
-        run, step, name = located_shard(client, run, step, name)
         reached = client.wait(run, step, level, timeout, name=name)
         age = shown_span(reached.age_seconds)
         text = f"{path_of(run, step)}: {reached.level}, {age} after its save began"
@@ -208,7 +203,7 @@ def wait(
 @options.timeout("60s", "The most to wait.")
 @options.service
 def flush(
-    run: str | None, step: StepOrPath | None, timeout: float, url: str | None, as_json: bool
+    run: str | None, step: int | None, timeout: float, url: str | None, as_json: bool
 ) -> None:
     """Drain first what is asked for, and wait until it is durable; exit 3 when it is not in time.
 
@@ -218,9 +213,6 @@ def flush(
     JSON: `pending_shards`, `pending_bytes`, `pending_steps`: 0, 0 and none.
     """
     with _reach_until(timeout, url) as client:
-        if run is not None and step is not None:
-            run, step = located(client, run, step)
-        assert step is None or isinstance(step, int)
         _in_slices(client, partial(_flush_known, client, run, step), timeout, as_json)
         show(as_json, NOTHING_PENDING, _flushed(client, run, step))
 
@@ -313,8 +305,8 @@ def _dirty_bytes(client: Client, ends_at: float) -> int:
 @options.verb()
 @options.run_and_step
 @options.yes
-@options.service
-def delete(run: str, step: StepOrPath, yes: bool, url: str | None, as_json: bool) -> None:
+@partial(options.service, exact=True)
+def delete(run: str, step: int, yes: bool, url: str | None, as_json: bool) -> None:
     """Delete a step: here at once, and in S3 as soon as the drain gets to it.
 
     Objects between its own that cachetier did not put there stay.
@@ -324,10 +316,8 @@ def delete(run: str, step: StepOrPath, yes: bool, url: str | None, as_json: bool
     if not yes and not sys.stdin.isatty():
         refuse("deleting a step needs a yes", "Add --yes.")
     if not yes:
-        what = "/".join((run, *step)) if isinstance(step, tuple) else f"step {step} of {run}"
-        click.confirm(visible(f"Delete {what}, here and in S3?"), abort=True)
+        click.confirm(visible(f"Delete {path_of(run, step)}, here and in S3?"), abort=True)
     with reach(url) as client:
-        run, step = located(client, run, step)
         deleted = client.delete_step(run, step)
         text = f"{path_of(run, step)}: deleted; shards that were here: {deleted}"
         show(as_json, {"deleted_shards": deleted}, text)
@@ -360,7 +350,7 @@ def forget(node: str, run: str | None, url: str | None, as_json: bool) -> None:
 @options.service
 def pin(
     run: str | None,
-    step: StepOrPath | None,
+    step: int | None,
     list_: bool,
     remove: bool,
     url: str | None,
@@ -383,9 +373,7 @@ def pin(
     with reach(url) as client:
         if run is None or step is None:
             _show_pins(client.pins(), as_json)
-            return
-        run, step = located(client, run, step)
-        if remove:
+        elif remove:
             was_pinned = client.unpin(run, step)
             text = f"{path_of(run, step)}: {'pinned no more' if was_pinned else 'was not pinned'}"
             show(as_json, {"was_pinned": was_pinned}, text)

@@ -22,7 +22,7 @@ from cachetier_client.identity.remote_url import remote_of
 from cachetier_client.units import counted, shown_size
 
 from cachetier.cli import options
-from cachetier.cli.addresses import located, path_of
+from cachetier.cli.addresses import path_of
 from cachetier.cli.connection import reach
 from cachetier.cli.output import (
     FAILED,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from cachetier_client.adopt.watcher import Outcome
     from cachetier_client.step_files import SourceFile
 
-    from cachetier.cli.addresses import StepOrPath
     from cachetier.remote.base import ObjectStore
 
 Export: TypeAlias = "Callable[[Client, str, int, str, float], list[str]]"
@@ -253,7 +252,7 @@ def _read(store: ObjectStore, key: str, etag: str, size_bytes: int) -> Iterator[
 @options.service
 def restore(
     run: str,
-    step: StepOrPath | None,
+    step: int | None,
     to: str | None,
     ranks: list[int] | None,
     timeout: float,
@@ -271,7 +270,7 @@ def restore(
     if to is not None and ranks:
         refuse("--ranks goes with no --to", "Leave out one of them.")
     with reach(url, patient=True, seconds=timeout) as client:
-        run, chosen = _chosen(client, run, step)
+        chosen = _newest(client, run) if step is None else step
         if to is not None:
             _write(client, run, chosen, to, timeout, as_json)
         else:
@@ -282,9 +281,7 @@ def restore(
 @options.run_and_newest
 @options.timeout("1h", "For all of it.")
 @options.service
-def verify(
-    run: str, step: StepOrPath | None, timeout: float, url: str | None, as_json: bool
-) -> int:
+def verify(run: str, step: int | None, timeout: float, url: str | None, as_json: bool) -> int:
     """Read a step as a restore would, from the nearest copies, and check every byte; keep nothing.
 
     Exit 5 when a shard has no good copy: each is named.
@@ -295,7 +292,7 @@ def verify(
     with reach(url, seconds=timeout) as client:
         from cachetier_client.step_files import whole_step
 
-        run, step = _chosen(client, run, step)
+        step = _newest(client, run) if step is None else step
         found = whole_step(client, run, step, timeout_seconds=timeout)
         bad = _bad_shards(client, run, step, found.shards, timeout, as_json)
         here = sum(shard.state in ("clean", "dirty") for shard in found.shards)
@@ -315,16 +312,13 @@ def verify(
     return INTEGRITY if bad else 0
 
 
-def _chosen(client: Client, run: str, step: StepOrPath | None) -> tuple[str, int]:
-    """Return a step, or the newest one of a run, if none was given."""
-    if step is not None:
-        return located(client, run, step)
+def _newest(client: Client, run: str) -> int:
     found = client.latest(run)
     if found is None:
         raise NotFoundError(
             f"no step of {run} is durable", hint=f"See what there is: cachetier ls {run}"
         )
-    return run, found.step
+    return found.step
 
 
 def _write(client: Client, run: str, step: int, to: str, timeout: float, as_json: bool) -> None:

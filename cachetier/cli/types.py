@@ -200,16 +200,18 @@ def _read(kind: Callable[[str], Any], noun: str) -> Callable[[str], Any]:
     return read
 
 
-def _span(word: str) -> float:
-    if re.fullmatch(r"\d+(\.\d+)?", word):
-        raise ValueError(f"{word!r} has no unit", f"Write {word}s, or {word}min.")
-    return parsed_span(word)
+def _with_unit(read: Callable[[str], Any], unit: str) -> Callable[[str], Any]:
+    """Return what reads a word that is no number alone."""
+
+    def checked(word: str) -> Any:
+        if re.fullmatch(r"\d+(\.\d+)?", word):
+            raise ValueError(f"{word!r} has no unit", f"Write {word}{unit}.")
+        return read(word)
+
+    return checked
 
 
-def _size(word: str) -> int:
-    if re.fullmatch(r"\d+(\.\d+)?", word):
-        raise ValueError(f"{word!r} has no unit", f"Write '{word} MB', or '{word} GiB'.")
-    return parsed_size(word)
+_span = _with_unit(parsed_span, "s")
 
 
 def one_of(name: str, *words: str) -> Word:
@@ -281,7 +283,7 @@ EXPIRY = Word(
     lambda word: None if word == "never" else _span(word),
     hint="Write 12h, 30d or never.",
 )
-SIZE = Word("SIZE", _size)
+SIZE = Word("SIZE", _with_unit(parsed_size, "MB"))
 RATE = Word("RATE", _rate)
 RUN = Word("RUN", offers=_runs_or_steps)
 STEP = Word("STEP", _step, offers=_steps)

@@ -84,13 +84,16 @@ def test_what_was_saved_by_its_path_is_called_by_it(served: Served, tmp_path: Pa
     source = tmp_path / "last.ckpt"
     source.write_bytes(b"weights")
     where = "r/checkpoints/last.ckpt"
-    assert run(served, "put", str(source), where, "--seal").code == 0
+    assert run(served, "put", str(source), where, "--seal").out.startswith(f"{where}: 7 B")
     assert run(served, "get", where).bytes == b"weights"
     assert run(served, "ls", where).out.startswith(f"{where}: ")
     assert run(served, "status", where).code == 0
     assert run(served, "wait", where, "--level", "local").code == 0
     assert run(served, "pin", where).out.startswith(f"{where}: pinned")
     assert run(served, "pin", "--remove", where).code == 0
+    assert run(served, "put", str(source), "r/7").code == 0
+    assert run(served, "ls", "r/7/last.ckpt").code == 0
+    assert run(served, "delete", "r/7/last.ckpt", "--yes").code == 1, "it is no step"
     assert run(served, "delete", where, "--yes").code == 0
     gone = run(served, "delete", where, "--yes")
     assert (gone.code, f"Nothing is saved under {where}" in gone.err) == (1, True)

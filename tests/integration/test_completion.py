@@ -187,7 +187,7 @@ def test_tab_completes_words_that_a_shell_cuts_in_pieces(keyboard: Keyboard) -> 
         ("flus", "flush "),
         ("wait --level=du", "wait --level=durable "),
         ("wait exp@l", "wait exp@lr=1 "),
-        ("get --run=exp@lr=1 --step=", "get --run=exp@lr=1 --step=1 "),
+        ("get exp@lr=1 ", "get exp@lr=1 1 "),
         ("serve --set compression=zstd:3", "serve --set compression=zstd:3 "),
         ("serve --set compression=au", "serve --set compression=auto "),
         ("config --log-level=warn", "config --log-level=warning "),
