@@ -90,13 +90,7 @@ def put(
     if isinstance(number, tuple):
         run, number, name = target(run, number, name, is_file=not is_whole)
     if is_whole:
-        one = {"name": name, "level": given["level"] != "local"}
-        one |= {each: given[each] for each in ("rank", "world_size", "element_size")}
-        if option := next((each for each, value in one.items() if value), None):
-            refuse(
-                f"--{option.replace('_', '-')} is about one file, not a folder",
-                "Leave it out, or name the file.",
-            )
+        _refuse_options_of_one(name, given)
         with ended_by_signal(), reach(url, patient=True, seconds=timeout) as client:
             put_step(
                 client,
@@ -122,6 +116,17 @@ def put(
         what = f"{shown_size(receipt.size_bytes)}, {receipt.digest}"
         text = f"{path_of(run, number, receipt.name)}: {what}, {_SAFE[receipt.level]}"
         show(as_json, {**asdict(receipt), "sealed_ranks": list(sealed)}, text)
+
+
+def _refuse_options_of_one(name: str | None, given: dict[str, Any]) -> None:
+    """Refuse the options of one file where a folder is put."""
+    one = {"name": name, "level": given["level"] != "local"}
+    one |= {each: given[each] for each in ("rank", "world_size", "element_size")}
+    if option := next((each for each, value in one.items() if value), None):
+        refuse(
+            f"--{option.replace('_', '-')} is about one file, not a folder",
+            "Leave it out, or name the file.",
+        )
 
 
 def _put(

@@ -1,4 +1,4 @@
-"""``cachetier export`` and ``cachetier import``: files of a step out, and those of others in."""
+"""``cachetier get`` and ``cachetier put`` of a step: its files out, and those of others in."""
 
 from __future__ import annotations
 
