@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
+SPELT_NOW = {"-?": "--help", "--ack": "--level", "--deadline": "--timeout"}
 WITH_ALL = "cachetier.with_all"  # `help all`: a line for each verb
 
 
@@ -173,7 +174,9 @@ def _option_meant(ctx: click.Context, option: str) -> str:
         setting = option.removeprefix("--").replace("-", "_")
         if setting in SETTINGS:
             return f"Set it: --set {setting}=VALUE"
-    meant = "--help" if option == "-?" else nearest(option, known)
+    if option in ("--run", "--step") and "RUN" in usage(ctx):
+        return usage_hint(ctx)
+    meant = SPELT_NOW.get(option) or nearest(option, known)
     if meant:
         return f"Did you mean {meant}?"
     if isinstance(ctx.command, Group):

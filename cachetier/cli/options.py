@@ -109,8 +109,8 @@ url = option(
     envvar="CACHETIER_URL",
     help="unix:///path/to/cachetier.sock or http://host:port.",
 )
-run_argument = argument("run", type=RUN, help="The training run.")
-step_argument = argument("step", type=STEP, help="The training step, or RUN/PATH for both.")
+run_argument = argument("run", type=RUN, help="The training run; or RUN/STEP, or RUN/PATH.")
+step_argument = argument("step", type=STEP, help="The training step.")
 rank = option("--rank", type=COUNT, help="Default: the environment's.")
 world_size = option("--world-size", type=COUNT, help="Default: the environment's.")
 save_id = option(

@@ -150,6 +150,8 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("whoami --json on", "--json takes no value", "Give --json alone"),
     ("serve --set pack", "--set: 'pack' has no value", "KEY=VALUE"),
     ("serve --set pakc=on", "--set: there is no setting pakc", "pack?"),
+    ("flush --deadline 4s", "no option --deadline", "--timeout?"),
+    ("put x --run r --step 1", "no option --run", "cachetier put SOURCE RUN [STEP]"),
     ("serve --pack", "no option --pack", "--set pack=VALUE"),
     ("serve now", "does not take 'now'", "cachetier serve [OPTIONS]"),
     ("serve", "`cache_dir` is not set", "--cache-dir|CACHETIER_CACHE_DIR|cachetier.toml"),
