@@ -9,8 +9,6 @@ from typing import Any
 
 import click
 
-from cachetier.cli.addresses import located, spread
-from cachetier.cli.connection import reach
 from cachetier.cli.output import UsageMistakeError, reported
 from cachetier.cli.types import (
     COUNT,
@@ -53,6 +51,8 @@ class Verb(click.Command):
         words = list(args)
         names = [each.name for each in self.params if isinstance(each, click.Argument)]
         if "step" in names:
+            from cachetier.cli.addresses import spread
+
             args = spread(args, self._values_after(), names.index("run"))
         if ctx.resilient_parsing and args and args[-1].startswith("-") and "=" not in args[-1]:
             args = args[:-1]  # the option to be completed: click reads no line that ends with one
@@ -144,6 +144,9 @@ def service(verb: Callable[..., Any], *, exact: bool = False) -> Callable[..., A
     @functools.wraps(verb)
     def placed(**given: Any) -> Any:
         if isinstance(given.get("step"), tuple):
+            from cachetier.cli.addresses import located
+            from cachetier.cli.connection import reach
+
             named = given.get("name")
             with reach(given["url"], patient="timeout" in given) as client:
                 run, step, name = located(
