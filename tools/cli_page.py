@@ -12,6 +12,7 @@ from cachetier.cli.app import built
 from cachetier.cli.options import usage
 from cachetier.cli.output import EXITS
 from cachetier.cli.verbs import RENAMED, SECTIONS, VERBS
+from cachetier.config import sources
 from tools.pages import DOCS, table, with_parts
 
 PAGE, RENAMES = DOCS / "cli.md", DOCS / "renames.md"
@@ -22,7 +23,10 @@ OF_SERVE = "serve"
 def documents() -> dict[Path, str]:
     """Return the page with its parts as they should be."""
     parts = {"verbs": verbs(), "exits": exits(), "reference": "\n\n".join(reference())}
-    return {PAGE: with_parts(PAGE, parts), RENAMES: with_parts(RENAMES, {"verbs": renames()})}
+    return {
+        PAGE: with_parts(PAGE, parts),
+        RENAMES: with_parts(RENAMES, {"verbs": renames(), "settings": settings()}),
+    }
 
 
 def verbs() -> str:
@@ -34,6 +38,12 @@ def verbs() -> str:
             (f"[`cachetier {name}`](#{_anchor(name)})", line) for name, (_, line) in named.items()
         ]
     return table(("verb", ""), rows)
+
+
+def settings() -> str:
+    """Return where each setting of before went."""
+    rows = [(f"`{before}`", now) for before, now in sorted(sources.RENAMED.items())]
+    return table(("setting before", "now"), rows)
 
 
 def renames() -> str:

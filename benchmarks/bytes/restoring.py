@@ -59,7 +59,7 @@ def measure(bench: Bench) -> list[Result]:
 
 def _store(cache_dir: Path, remote: RunningSink, body: memoryview) -> None:
     """Have ``body`` in the remote in each mode, and a small shard."""
-    settings = {"compression_rules": RULES}
+    settings = {"compression": RULES}
     with (
         node(cache_dir, remote=remote.endpoint, settings=settings) as service,
         Client(service.url) as client,

@@ -66,7 +66,7 @@ def _at_link(
 ) -> Iterator[Result]:
     seconds: dict[tuple[str, str], list[float]] = defaultdict(list)
     cache_dir = bench.directory / f"cache-{link.bytes_per_second:.0f}"
-    settings = {"compression_rules": RULES}
+    settings = {"compression": RULES}
     with sink() as remote:
         remote.narrow(link.bytes_per_second, LATENCY_SECONDS)
         with (

@@ -19,7 +19,7 @@ from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, sourced
 from cachetier.config.sources import DEFAULT
 from cachetier.config.types import Secret, plain
-from cachetier.model.bandwidth import parsed_rate
+from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.remote.scheme import scheme_of
 
 if TYPE_CHECKING:
@@ -92,8 +92,7 @@ def _described(found: Sourced) -> dict[str, dict[str, Any]]:
     values = plain(found.settings)
     values["socket"] = str(found.settings.socket_path)
     described = {name: {"value": values[name], "origin": found.origins[name]} for name in values}
-    rate = found.settings.max_rate
-    described["max_rate"]["bytes_per_second"] = parsed_rate(rate) if rate else None
+    described["max_rate"]["bytes_per_second"] = parsed_bandwidth(found.settings.max_rate).max_rate
     return described
 
 
@@ -114,22 +113,21 @@ def _warnings(found: Sourced) -> list[str]:
             if (oddity := scheme_of(each).oddity(each)) is not None
         ),
         *(
-            f"Note: `{name}` = {toml_of(plain(getattr(settings, name)))} is {meant}."
-            for name in ("max_rate", "windows")
-            if (meant := _meaning(name, settings))
+            f"Note: `max_rate` = {toml_of(plain(settings.max_rate))} is {meant}."
+            for meant in (_meaning(settings),)
+            if meant
         ),
         *_promised_beyond(found),
     ]
 
 
-def _meaning(name: str, settings: Settings) -> str:
+def _meaning(settings: Settings) -> str:
     """Return rates in bytes if they are written in bits, or may look so; else nothing."""
-    if name == "max_rate" and "b" in settings.max_rate:
-        return f"{shown_size(parsed_rate(settings.max_rate))}/s"
-    if name != "windows":
+    if not any("b" in text for text in settings.max_rate):
         return ""
-    rates = [text.strip().split(None, 1)[1] for text in settings.windows if "b" in text]
-    return ", ".join(f"{shown_size(parsed_rate(rate))}/s" for rate in rates)
+    limits = parsed_bandwidth(settings.max_rate)
+    rates = [limits.max_rate, *(each.bytes_per_second for each in limits.windows)]
+    return ", ".join(f"{shown_size(rate)}/s" for rate in rates if rate is not None)
 
 
 def _promised_beyond(found: Sourced) -> list[str]:
@@ -161,7 +159,7 @@ def written(found: Sourced, *, with_origins: bool) -> list[str]:
     column = min(44, max(map(len, lines.values())))
     shown = []
     for name, line in lines.items():
-        meaning = _meaning(name, settings)
+        meaning = _meaning(settings) if name == "max_rate" else ""
         notes = [meaning] * bool(meaning) + [found.origins[name]] * with_origins
         shown.append(f"{line.ljust(column)}  # {', '.join(notes)}" if notes else line)
     return shown

@@ -6,7 +6,7 @@ What a class declares is read from here by the sources, the JSON schema and the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar, cast
 
 from cachetier.config.types import SettingType, each_read, plain
@@ -57,6 +57,22 @@ def declared(cls: type) -> dict[str, Declared]:
     return {each.name: each.metadata[_DECLARED] for each in fields(cls)}
 
 
+def leaves_of(cls: type) -> frozenset[tuple[type, str]]:
+    """Return each key that a file may give ``cls`` or a table in it, with the class that has it.
+
+    A key that several kinds of tables inherit from one class is one.
+    """
+    bases = [each for each in reversed(cls.mro()) if is_dataclass(each)]
+    names = [{each.name for each in fields(base)} for base in bases]
+    found = set[tuple[type, str]]()
+    for name, each in declared(cls).items():
+        if each.kind.record is not None:
+            found |= leaves_of(each.kind.record)
+        else:
+            found.add(next((bases[at], name) for at, known in enumerate(names) if name in known))
+    return frozenset(found)
+
+
 def read_values(known: Mapping[str, Declared], given: Mapping[str, object]) -> dict[str, Any]:
     """Return each value of ``given`` as its kind reads it; raise WrongValueError for all others."""
     return each_read(lambda name, value: known[name].kind.read(value), given)
@@ -79,7 +95,7 @@ def record(cls: type[T], missing: str) -> SettingType[T]:
             raise ValueError(missing)
         return cls(**read_values(known, value))
 
-    return SettingType(read, schema_of(cls))
+    return SettingType(read, schema_of(cls), record=cls)
 
 
 def records(one: SettingType[T], what: str, heading: str) -> SettingType[tuple[T, ...]]:
@@ -103,7 +119,7 @@ def records(one: SettingType[T], what: str, heading: str) -> SettingType[tuple[T
             raise ValueError(f"two {what} are called {twice}: the name tells them apart")
         return read
 
-    return SettingType(read_all, {"type": "array", "items": one.schema})
+    return SettingType(read_all, {"type": "array", "items": one.schema}, record=one.record)
 
 
 def _all(known: Mapping[str, Declared]) -> str:

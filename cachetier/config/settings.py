@@ -35,10 +35,7 @@ from cachetier.config.sources import (
 )
 from cachetier.config.types import (
     BUDGET,
-    CAPACITY,
-    COMPRESSION,
     FLAG,
-    MODE,
     PATH,
     REMOTE,
     SECRET,
@@ -52,9 +49,9 @@ from cachetier.config.types import (
     number,
     one_of,
     optional,
-    refuse_share,
     span,
     table,
+    text_or_table,
     whole,
 )
 from cachetier.cpus import parsed_cpus
@@ -72,22 +69,30 @@ from cachetier.tls import TlsFiles
 
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
-LEAST_DRAIN_BYTES = 64 << 20  # a part of the largest size, and pieces of many
 
 
-def _checked_memory(size: str) -> None:
-    refuse_share(size, "memory is a size: '256 MiB'")
-    if capacity_of(size, 0) < LEAST_DRAIN_BYTES:
-        raise ValueError(f"{size!r} is too little to send a part; 64 MiB is the least")
+def _check_watermarks(shares: tuple[float, ...]) -> None:
+    if len(shares) != 2 or shares[0] > shares[1]:
+        raise ValueError(f"{list(shares)} are not two shares, the lower first: [0.8, 0.9]")
+
+
+def rules_of(compression: str | Mapping[str, str]) -> Rules:
+    """Return how to compress which shard: a mode for all, or modes by glob.
+
+    Raises:
+        ValueError: A mode is none, or a glob is empty.
+    """
+    if isinstance(compression, str):
+        return Rules.parsed(compression)
+    return Rules.parsed("off", tuple(compression.items()))
 
 
 ADDRESS = checked(TEXT, lambda text: text and address_of(text))
 HOSTS = listed(checked(TEXT, host_of), r"[,\s]+")
 CPUS = checked(TEXT, parsed_cpus)
-MEMORY = checked(CAPACITY, _checked_memory)
-RATE = checked(TEXT, lambda text: parsed_bandwidth(text, ()))
-RULES = checked(table(TEXT), lambda rules: Rules.parsed("off", tuple(rules.items())))
-WINDOWS = checked(listed(TEXT, ","), lambda windows: parsed_bandwidth("", windows))
+COMPRESSIONS = checked(text_or_table(TEXT), rules_of)
+RATES = checked(listed(TEXT, ","), parsed_bandwidth)
+WATERMARKS = checked(listed(number(above=0, at_most=1), ","), _check_watermarks)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,12 +107,6 @@ class Settings:
         optional(PATH),
         None,
         "Unix socket for ranks on this node; default `<cache_dir>/cachetier.sock`.",
-    )
-    socket_mode: int | None = setting(
-        optional(MODE),
-        None,
-        "Permissions of the socket, in octal; default `0666` where others than the service's user "
-        "may come in, who are known by their uid, else `0600`.",
     )
     allowed_uids: frozenset[int] = setting(
         UIDS, frozenset(), "Users beside the service's own who may use the socket: `1000,1001`."
@@ -125,11 +124,11 @@ class Settings:
         "127.0.0.1:7070",
         "Address of the HTTP door; empty for none, port 0 for a free one.",
     )
-    http_hosts: tuple[str, ...] = setting(
+    hosts: tuple[str, ...] = setting(
         HOSTS,
         (),
-        "Names, beside `localhost` and addresses, by which browsers call the HTTP door: "
-        "`node7,console.example.org`.",
+        "Names of this node, beside `localhost` and addresses: by them browsers call the HTTP "
+        "door, and before them a bucket may stand at the S3 door: `node7,s3.example.org`.",
     )
     token: Secret | None = setting(
         optional(SECRET),
@@ -141,25 +140,14 @@ class Settings:
     scrape_token: Secret | None = setting(
         optional(SECRET),
         None,
-        "A token that opens `/metrics` and nothing else, for Prometheus; likewise better in "
-        "`CACHETIER_SCRAPE_TOKEN`.",
+        "A token that opens `/metrics` and nothing else, for Prometheus; with it the console asks "
+        "the nodes of `cluster`. Likewise better in `CACHETIER_SCRAPE_TOKEN`.",
     )
     cluster: tuple[str, ...] = setting(
         listed(URL, r"[,\s]+"),
         (),
         "HTTP doors of all nodes, for the console's page of the cluster: "
         "`https://node1:7070,https://node2:7070`.",
-    )
-    cluster_token: Secret | None = setting(
-        optional(SECRET),
-        None,
-        "The token by which the console asks them for their metrics: their `scrape_token`; "
-        "likewise better in `CACHETIER_CLUSTER_TOKEN`.",
-    )
-    token_file: Path | None = setting(
-        optional(PATH),
-        None,
-        "Where `cachetier token` keeps the others, hashed; default `<cache_dir>/tokens.json`.",
     )
     audit: str = setting(
         TEXT, "", "File of the audit log; `-` for standard output, empty for none."
@@ -185,12 +173,6 @@ class Settings:
         ADDRESS,
         "",
         "Address of the S3 door: `127.0.0.1:7071`; empty for none, port 0 for a free one.",
-    )
-    s3_hosts: tuple[str, ...] = setting(
-        HOSTS,
-        (),
-        "Names of the S3 door before which a bucket may stand: `s3.example.org` for "
-        "`bucket.s3.example.org`.",
     )
     s3_mount: tuple[MountSettings, ...] = setting(
         MOUNTS, (), "What the S3 door offers of buckets: a list of tables; see docs/s3.md."
@@ -254,13 +236,12 @@ class Settings:
         WhenFull.WAIT,
         "When only dirty bytes remain: `wait`, `write_through`, or `reject`.",
     )
-    compression: str = setting(
-        COMPRESSION,
+    compression: str | dict[str, str] = setting(
+        COMPRESSIONS,
         "off",
-        "How shards are stored: " + WANTED.replace("'", "`") + ".",
-    )
-    compression_rules: dict[str, str] = setting(
-        RULES, {}, "Compression by run, or by `run/name`: a table of glob to the same."
+        "How shards are stored: "
+        + WANTED.replace("'", "`")
+        + "; or a table of glob to the same, by run or by `run/name`.",
     )
     block_copies: bool = setting(
         FLAG, True, "`on`: unchanged bytes are copied inside the bucket, where it lets us."
@@ -268,21 +249,22 @@ class Settings:
     pack: bool = setting(
         FLAG, False, "`on`: shards of a sealed rank of up to 1 MiB go together, as one object."
     )
-    high_watermark: float = setting(
-        number(above=0, at_most=1), 0.9, "Share of `capacity` above which clean shards are evicted."
-    )
-    low_watermark: float = setting(
-        number(above=0, at_most=1), 0.8, "Share of `capacity` at which eviction stops."
+    watermarks: tuple[float, ...] = setting(
+        WATERMARKS,
+        (0.8, 0.9),
+        "Shares of `capacity`: above the second clean shards are evicted, down to the first.",
     )
     restore_keep: Keep = setting(
         one_of(*Keep),
         Keep.AUTO,
         "Whether what is restored stays here as a clean copy: `on`, `off` (it goes with its last "
-        "reader), or `auto`: below `low_watermark`, while no put waits for room.",
+        "reader), or `auto`: below the first of `watermarks`, while no put waits for room.",
     )
-    max_rate: str = setting(RATE, "", "The most the drain sends: `2 GB/s`; empty for no limit.")
-    windows: tuple[str, ...] = setting(
-        WINDOWS, (), "Times of day with a rate of their own: `08:00-20:00 200 MB/s`; `0` pauses."
+    max_rate: tuple[str, ...] = setting(
+        RATES,
+        (),
+        "The most the drain sends: `2 GB/s`; empty for no limit. Further ones hold at a time of "
+        "day: `08:00-20:00 200 MB/s`; `0` pauses.",
     )
     durable_every: int = setting(
         whole(1), 1, "Only steps divisible by it are drained; the others are local-only."
@@ -302,12 +284,8 @@ class Settings:
     drain_threads: int | None = setting(
         optional(whole(1, 256)),
         None,
-        "Threads that compress at once; a quarter of the CPUs, up to 2.",
-    )
-    drain_memory: str = setting(
-        MEMORY,
-        "256 MiB",
-        "Memory for what a drain is sending; more lets more compressed parts go at once.",
+        "Threads that compress at once; a quarter of the CPUs, up to 2. Each has 128 MiB for what "
+        "is being sent, and all at least 256 MiB.",
     )
     drain_cpus: str = setting(CPUS, "", "CPUs the drain may use: `2-3,7`; empty for all.")
     grace_seconds: float = setting(
@@ -351,14 +329,12 @@ class Settings:
     @property
     def socket_permissions(self) -> int:
         """The mode of the socket: open to all where the kernel says who they are."""
-        if self.socket_mode is not None:
-            return self.socket_mode
         others = self.allowed_uids or any(each.uid or each.gid for each in self.principal)
         return 0o666 if others else 0o600
 
     @property
     def token_path(self) -> Path:
-        return self.token_file or self.cache_dir / TOKENS_FILE
+        return self.cache_dir / TOKENS_FILE
 
     @property
     def http_address(self) -> tuple[str, int] | None:
@@ -401,7 +377,15 @@ class Settings:
     @property
     def rules(self) -> Rules:
         """How to compress which shard."""
-        return Rules.parsed(self.compression, tuple(self.compression_rules.items()))
+        return rules_of(self.compression)
+
+    @property
+    def low_watermark(self) -> float:
+        return self.watermarks[0]
+
+    @property
+    def high_watermark(self) -> float:
+        return self.watermarks[1]
 
     def capacity_bytes(self, filesystem_bytes: int) -> int:
         """Return the budget on a filesystem of ``filesystem_bytes``."""
@@ -425,11 +409,6 @@ class Settings:
             why_not = address and why_not_open(address, is_private=is_private, door=door)
             if why_not is not None:
                 raise ValueError(why_not)
-        if self.low_watermark > self.high_watermark:
-            raise ValueError(
-                f"low_watermark {self.low_watermark:g} is above "
-                f"high_watermark {self.high_watermark:g}"
-            )
         self._check_s3()
         self._check_sockets()
 
@@ -441,7 +420,7 @@ class Settings:
             raise ValueError("the S3 door (`s3`) has nothing to offer: add an [[s3_mount]]")
         for each in self.remotes:
             endpoint = scheme_of(each).endpoint(each)
-            check_own_door(each.called, endpoint, self.s3_address, self.s3_hosts)
+            check_own_door(each.called, endpoint, self.s3_address, self.hosts)
 
     def _check_sockets(self) -> None:
         own = [each.socket for each in self.principal if each.socket]

@@ -193,13 +193,30 @@ def _given_twice(text: str) -> str | None:
     return None
 
 
+# Settings of before, as a file called them, and their successor.
+RENAMED = {
+    "cluster_token": "`scrape_token`, the same on all nodes; it also opens `/metrics` here",
+    "compression_rules": '`compression` as a table; "*" comes last, with the mode for all others',
+    "drain_memory": "goes: 128 MiB for each of `drain_threads`, 256 MiB at least",
+    "high_watermark": "the second of `watermarks`: [0.8, 0.9]",
+    "http_hosts": "`hosts`, together with `s3_hosts`",
+    "low_watermark": "the first of `watermarks`: [0.8, 0.9]",
+    "s3_hosts": "`hosts`, together with `http_hosts`",
+    "socket_mode": "goes: 0666 if `allowed_uids` or a principal names users by uid or gid, who "
+    "alone are served then, else 0600",
+    "token_file": "goes: always `<cache_dir>/tokens.json`; move the file there",
+    "windows": '`max_rate`, as further ones: ["2 GB/s", "08:00-20:00 200 MB/s"]',
+}
 # What people write who come from elsewhere, where another setting is nearer in letters.
 _ALSO_CALLED = {"bucket": "remote", "port": "http", "size": "capacity", "url": "remote"}
 _TOML_HINT = 'Mend that line; what is no plain number stands in quotes: capacity = "80%".'
+_RENAMED_HINT = "docs/renames.md has all that are called otherwise now."
 _FILE_HINT = "Give a readable TOML file by --config or CACHETIER_CONFIG."
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
+    if successor := RENAMED.get(name.removeprefix(PREFIX).lower()):
+        return ConfigError(f"{what} was a setting of before: {successor}", hint=_RENAMED_HINT)
     near = _ALSO_CALLED.get(name) or nearest(name, known)
     meant = f"did you mean {near}?" if near else "see docs/configuration.md for all settings"
     return ConfigError(f"unknown {what}: {meant}", hint="Correct or remove it, then start again.")

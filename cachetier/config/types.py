@@ -32,7 +32,6 @@ W = TypeVar("W", bound=str)
 
 LEAST_CAPACITY_BYTES = 64 << 20
 _A_SIZE_BYTES = 1 << 40  # any filesystem will do to tell whether a capacity is one
-_LEAST_MODE, _MOST_MODE = 0o600, 0o777
 _MOST_WHOLE = 2**63 - 1  # what the catalog can hold
 _ON, _OFF = ("on", "true", "yes", "1", "t", "y"), ("off", "false", "no", "0", "f", "n")
 
@@ -85,11 +84,13 @@ class SettingType(Generic[T]):
         read: Returns the value, or raises ValueError.
         schema: What a file may say, in JSON schema.
         written: Returns the value as a file says it.
+        record: The class that declares each table in it, if there are any.
     """
 
     read: Callable[[object], T]
     schema: Mapping[str, Any]
     written: Callable[[Any], Any] = plain
+    record: type | None = None
 
 
 def each_read(read: Callable[[str, object], T], given: Mapping[str, object]) -> dict[str, T]:
@@ -161,30 +162,11 @@ def _path(value: object) -> Path:
         raise ValueError(f"{value!r} begins with a home that nobody knows: write it out") from None
 
 
-def _mode(value: object) -> int:
-    """Read ``0600`` in octal; TOML writes it ``"0600"`` or ``0o600``."""
-    mode = value
-    if isinstance(value, str) and re.fullmatch(r"(?:0o)?[0-7]{3,4}", value):
-        mode = int(value.removeprefix("0o"), 8)
-    if not isinstance(mode, int) or isinstance(mode, bool):
-        raise ValueError(f"{mode!r} is not a file mode such as '0600'")  # noqa: TRY004
-    if not _LEAST_MODE <= mode <= _MOST_MODE:
-        octal = "" if isinstance(value, str) else f"{value!r} is {oct(mode)} in octal; "
-        wanted = "write '0600' to '0777': the service itself must be able to use its socket"
-        raise ValueError(f"{octal}{wanted}")
-    return mode
-
-
 TEXT: SettingType[str] = SettingType(_text, {"type": "string"})
 FLAG: SettingType[bool] = SettingType(
     _flag, {"anyOf": [{"type": "boolean"}, {"enum": ["on", "off"]}]}
 )
 PATH: SettingType[Path] = SettingType(_path, {"type": "string", "format": "path"})
-MODE: SettingType[int] = SettingType(
-    _mode,
-    {"type": ["integer", "string"], "minimum": _LEAST_MODE, "maximum": _MOST_MODE},
-    written="{:04o}".format,
-)
 SECRET: SettingType[Secret] = SettingType(
     _secret,
     {"type": "string", "format": "password", "writeOnly": True, "minLength": LEAST_CHARACTERS},
@@ -253,12 +235,7 @@ def number(
     bounds = _bounds(minimum=at_least, exclusiveMinimum=above, maximum=at_most)
 
     def read(value: object) -> float:
-        number = _number(value)
-        _check(number, bounds)
-        try:
-            return float(number)
-        except OverflowError:
-            raise ValueError(f"{value!r} is too large a number") from None
+        return _float(_number(value), bounds)
 
     return SettingType(read, {"type": "number", **bounds})
 
@@ -276,6 +253,14 @@ def _number(value: object) -> int | float:
     raise ValueError(f"{value!r} is not a number")
 
 
+def _float(number: float, bounds: Mapping[str, float]) -> float:
+    _check(number, bounds)
+    try:
+        return float(number)
+    except OverflowError:
+        raise ValueError(f"{number!r} is too large a number") from None
+
+
 def span(*, above: float | None = None, at_most: float | None = None) -> SettingType[float]:
     """Return the kind of spans of time within bounds: seconds, or ``4m``, ``12h``."""
     at_least = 0 if above is None else None
@@ -284,8 +269,7 @@ def span(*, above: float | None = None, at_most: float | None = None) -> Setting
     def read(value: object) -> float:
         seconds = _number(value) if not isinstance(value, str) or _is_number(value) else None
         seconds = parsed_span(str(value)) if seconds is None else seconds
-        _check(seconds, bounds)
-        return float(seconds)
+        return _float(seconds, bounds)
 
     return SettingType(read, {"type": ["string", "number"], **bounds})
 
@@ -343,7 +327,19 @@ def table(of: SettingType[T]) -> SettingType[dict[str, T]]:
             raise ValueError(f"{found!r} is no table")  # noqa: TRY004  as any other wrong value
         return each_read(lambda _name, each: of.read(each), found)
 
-    return SettingType(read, {"type": "object", "additionalProperties": of.schema})
+    schema = {"type": "object", "additionalProperties": of.schema}
+    return SettingType(read, schema, record=of.record)
+
+
+def text_or_table(of: SettingType[str]) -> SettingType[str | dict[str, str]]:
+    """Return the kind of one value, or of a table of names to such values."""
+    tables = table(of)
+
+    def read(value: object) -> str | dict[str, str]:
+        is_text = isinstance(value, str) and not value.lstrip().startswith("{")
+        return of.read(value) if is_text or not value else tables.read(value)
+
+    return SettingType(read, {"anyOf": [of.schema, tables.schema]})
 
 
 # --- sizes ---------------------------------------------------------------------------------------

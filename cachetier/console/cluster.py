@@ -212,7 +212,7 @@ def metrics_of(url: str, token: str | None) -> str:
         connection.request("GET", "/metrics", headers=headers)
         answer = connection.getresponse()
         if answer.status in (401, 403):
-            raise ValueError("it refuses `cluster_token`: set it to that node's `scrape_token`")
+            raise ValueError("it refuses our `scrape_token`: give both nodes the same")
         if answer.status != 200:
             raise ValueError(f"it answers with status {answer.status}")
         body = bytearray()

@@ -319,8 +319,8 @@ def judge_socket(
                 return fail(f"uid {uid} may not enter {step.path}", fix, socket=socket)
         of_service = Step(socket, mode, own_uid, -1)
         if not _may(uid, gids, of_service, 0o2):
-            fix = 'Set socket_mode = "0666": who connects is judged by allowed_uids.'
-            return fail(f"socket_mode {mode:04o} keeps uid {uid} out", fix, socket=socket)
+            fix = "Name them in `allowed_uids` or as a principal's `uid`: that opens the socket."
+            return fail(f"the socket's mode {mode:04o} keeps uid {uid} out", fix, socket=socket)
     who = f"uids {', '.join(map(str, sorted({*uids, own_uid})))}" if uids else f"uid {own_uid}"
     return ok(f"{socket}, for {who}", socket=socket)
 

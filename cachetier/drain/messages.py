@@ -55,8 +55,7 @@ class DrainOrders(Struct, frozen=True):
     store_id: str
     lock: str
     size: Size
-    max_rate: str
-    windows: tuple[str, ...]
+    max_rate: tuple[str, ...]
     log_level: str
 
 

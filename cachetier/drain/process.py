@@ -115,7 +115,7 @@ def _drain(
     """Open the store, step behind everybody else (last in line it took a minute), and drain."""
     remote, size, clock = orders.remote, orders.size, SystemClock()
     stalls, store_clock = StallWatch(), StoreClock()
-    bandwidth = parsed_bandwidth(max_rate=orders.max_rate, windows=orders.windows)
+    bandwidth = parsed_bandwidth(orders.max_rate)
     concurrency = size.uploads + size.parts
     traffic = Traffic(concurrency, clock, bandwidth, size.parts, stalls.moved_bytes, found)
     pacer = Pacer(traffic.pace, clock, stopping=signals.stopping)

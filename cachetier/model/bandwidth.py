@@ -1,4 +1,4 @@
-"""The bandwidth that may leave the node, by time of day: ``max_rate`` and ``windows``.
+"""The bandwidth that may leave the node, by time of day: the setting ``max_rate``.
 
 A window is a time of day, on the node's own clock, with a rate: ``08:00-20:00 200 MB/s``. It holds
 instead of ``max_rate``; ``0`` lets nothing be sent in it. Where two overlap the first one listed
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from cachetier_client.units import parsed_size
 
+_WINDOW_BEGIN = re.compile(r"[\d:]+\s*-", re.ASCII)
 _WINDOW = re.compile(r"(\d\d):(\d\d)\s*-\s*(\d\d):(\d\d)\s+(\S.*)", re.ASCII)
 _DAY_MINUTES = 24 * 60
 
@@ -51,16 +52,20 @@ class Bandwidth:
         return next(held, self.max_rate)
 
 
-def parsed_bandwidth(max_rate: str, windows: Iterable[str]) -> Bandwidth:
-    """Return the limits that the settings write down; an empty ``max_rate`` is none.
+def parsed_bandwidth(max_rate: Iterable[str]) -> Bandwidth:
+    """Return the limits that the setting writes down: windows, and at most one rate for all day.
 
     Raises:
         ValueError: One of them is not a rate, or not a window.
     """
-    most = parsed_rate(max_rate) if max_rate else None
-    if most == 0:
+    texts = [text.strip() for text in max_rate if text.strip()]
+    windows = tuple(_window(text) for text in texts if _WINDOW_BEGIN.match(text))
+    rates = [parsed_rate(text) for text in texts if not _WINDOW_BEGIN.match(text)]
+    if len(rates) > 1:
+        raise ValueError("two rates for all day: give one of them a window: '08:00-20:00 200 MB/s'")
+    if rates == [0]:
         raise ValueError("a max_rate of 0 would never drain anything; give a window for a pause")
-    return Bandwidth(most, tuple(_window(text) for text in windows))
+    return Bandwidth(rates[0] if rates else None, windows)
 
 
 def parsed_rate(text: str) -> float:

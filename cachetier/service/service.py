@@ -396,7 +396,7 @@ class Service:
         self.report.doors_are_open(doors, Addresses(self.socket, self.url, self.s3_url))
 
     def _http_door(self) -> HttpDoor | None:
-        address, token = self._settings.http_address, self._settings.cluster_token
+        address, token = self._settings.http_address, self._settings.scrape_token
         if address is None:
             return None
         # Its web framework takes a third of the start: meanwhile the drain's process starts too.
@@ -422,7 +422,7 @@ class Service:
             address,
             self.operations,
             self.objects,
-            hosts=self._settings.s3_hosts,
+            hosts=self._settings.hosts,
             tls=self._tls,
             answered=self.metrics.s3_answered,
         )

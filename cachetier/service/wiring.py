@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from cachetier_client.clock import Clock
 from cachetier_client.identity.remote_url import DEFAULT_REGION
-from cachetier_client.units import parsed_size
 
 from cachetier.access.access import Access
 from cachetier.access.audit import Audit
@@ -73,17 +72,21 @@ def refuse_own_door(settings: Settings, remotes: Sequence[RemoteSettings]) -> No
         url = scheme_of(remote).configured_endpoint(remote)
         found = None if url is None else ("the endpoint ", url)
         try:
-            check_own_door(f"`{remote.name}`", found, settings.s3_address, settings.s3_hosts)
+            check_own_door(f"`{remote.name}`", found, settings.s3_address, settings.hosts)
         except ValueError as error:
             hint = "It is the `endpoint_url` of a profile in the AWS configuration."
             raise ConfigError(str(error), hint=hint) from None
 
 
+LEAST_DRAIN_BYTES, BYTES_OF_THREAD = 256 << 20, 128 << 20  # of memory for what is being sent
+
+
 def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
+    threads = settings.drain_threads or default_threads()
     size = Size.within(
-        parsed_size(settings.drain_memory),
+        max(LEAST_DRAIN_BYTES, threads * BYTES_OF_THREAD),
         settings.drain_workers,
-        settings.drain_threads or default_threads(),
+        threads,
         block_copies=settings.block_copies,
     )
     return DrainSettings(
@@ -92,7 +95,6 @@ def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
         size,
         parsed_cpus(settings.drain_cpus),
         max_rate=settings.max_rate,
-        windows=settings.windows,
         weights=weights_of(settings),
         compression=settings.rules,
         packing=settings.pack,
@@ -112,11 +114,11 @@ def weights_of(settings: Settings) -> Weights:
 
 
 def replica_drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
-    """Return how a replica is drained to: ``max_rate`` and ``windows`` are for the far link."""
+    """Return how a replica is drained to: ``max_rate`` is for the far link."""
     mode = settings.replicas[remote.name].compression
     durable = drain_settings(settings, remote)
     # Objects of the S3 door are the bucket's own: no replica gets them.
-    return replace(durable, max_rate="", windows=(), compression=Rules.parsed(mode, ()), mounts=())
+    return replace(durable, max_rate=(), compression=Rules.parsed(mode, ()), mounts=())
 
 
 def open_drains(
@@ -170,7 +172,7 @@ def who_may(settings: Settings, store: Store, clock: Clock, audit: Audit) -> Acc
         s3_keys=S3Keys(settings.cache_dir, tokens) if settings.s3_address else None,
         quotas=Quotas(tenants, lambda: store.look(held_by_run), clock.monotonic),
         open_metrics=http is not None and is_loopback(http[0]) and not tenants,
-        hosts=settings.http_hosts,
+        hosts=settings.hosts,
         monotonic=clock.monotonic,
     )
 

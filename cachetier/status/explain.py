@@ -197,7 +197,7 @@ def _draining(step: StepInfo, status: Status, now: float) -> tuple[str, list[str
         found.append(f"S3 is {remote['state']} since {since}: {remote['reason']}.")
         return "remote", found, "cachetier doctor says what is wrong. Nothing is lost meanwhile."
     if remote["pace"].get("bytes_per_second") == 0:
-        found.append("`windows` lets nothing through at this time of day.")
+        found.append("`max_rate` lets nothing through at this time of day.")
         return "window", found, f"Send it all the same: {_flush(step)}."
     if remote["state"] == "throttled":
         found.append("S3 throttles this node, which therefore sends more slowly.")

@@ -56,7 +56,7 @@ from tests.fakes.waiting import waited
 BLOCK = digests.BLOCK_BYTES
 REMOTE = "durable"
 # A drain on threads asks for none.
-NO_ORDERS = DrainOrders(RemoteSettings(REMOTE, "none"), "", "", Size(), "", (), "")
+NO_ORDERS = DrainOrders(RemoteSettings(REMOTE, "none"), "", "", Size(), (), "")
 
 
 def content_of(data: bytes) -> Content:

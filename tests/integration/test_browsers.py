@@ -135,7 +135,7 @@ def test_a_name_that_was_rebound_to_this_machine_is_not_ours(
     for path in ("/metrics", "/v1/runs", "/", "/openapi.json"):
         answer = browser.get(path, Host=f"evil.example:{served.call.port}")
         assert (answer.status, answer.code) == (421, "invalid_request")
-        assert "http_hosts" in answer.json["hint"]
+        assert "`hosts`" in answer.json["hint"]
     assert audited("browser")[0]["refused"]
 
 
@@ -150,7 +150,7 @@ def test_a_probe_may_call_the_node_by_any_name(served: Served, path: str, host: 
 
 
 def test_a_name_of_the_settings_is_ours() -> None:
-    with serving(http_hosts="node7, console.example.org") as served:
+    with serving(hosts="node7, console.example.org") as served:
         browser = Browser(served)
         for host in ("node7:7070", "node7", "console.example.org", "NODE7:1"):
             assert browser.get("/metrics", Host=host).status == 200

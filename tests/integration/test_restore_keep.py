@@ -27,7 +27,7 @@ def test_ranks_have_it_once_and_it_stays_as_the_setting_says(
     door: str, keep: str, low_watermark: float, stays: int
 ) -> None:
     data, fetched = noise(SIZE_BYTES), Fetched()
-    marks: dict[str, Any] = {"low_watermark": low_watermark, "restore_keep": keep}
+    marks: dict[str, Any] = {"watermarks": [low_watermark, 0.9], "restore_keep": keep}
     with serving(observe=fetched.observe, **marks) as service:
         with Client(service.unix_url) as client:
             client.put_shard(data, run="r", step=1, name="x", save_id="s")

@@ -115,7 +115,6 @@ def test_the_real_parts_are_put_together_from_settings(tmp_path: Path) -> None:
             "socket": tmp_path / "s",
             "http": "",
             "high_watermark": 0.5,
-            "low_watermark": 0.4,
         }
     )
     service = Service(settings, open_drain=lambda *_parts: IdleDrain())
@@ -231,7 +230,7 @@ def test_a_fenced_node_reads_on_and_says_why_it_takes_nothing(served: Served) ->
 
 
 def test_clean_shards_go_above_the_high_watermark() -> None:
-    with serving(capacity="40 MB", high_watermark=0.5, low_watermark=0.35) as served:
+    with serving(capacity="40 MB", watermarks=[0.35, 0.5]) as served:
         bodies = {name: noise(LARGE, number) for number, name in enumerate("ab")}
         for name, body in bodies.items():
             served.put(name, body)

@@ -63,7 +63,7 @@ def test_planes_come_back_by_every_door_and_status_shows_them(
     settings: dict[str, Any], tmp_path: Path
 ) -> None:
     large = compressible(LARGE - 1)
-    ruled = {**settings, "compression": "off", "compression_rules": {"run/*": "planes:1"}}
+    ruled = {**settings, "compression": {"run/*": "planes:1"}}
     with running(ruled) as service, Client(f"unix://{service.socket}") as client:
         with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:
             checkpoint.put(large, "large", element_size=4)

@@ -63,7 +63,7 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
 def test_a_step_that_outlives_a_restart_is_one_trace(
     settings: dict[str, Any], exporter: InMemorySpanExporter
 ) -> None:
-    with running({**settings, "windows": "00:00-24:00 0"}) as service:  # nothing is sent yet
+    with running({**settings, "max_rate": "00:00-24:00 0"}) as service:  # nothing is sent yet
         with Client(f"unix://{service.socket}") as client, traced(CALLER):
             client.put_shard(LARGE, run="run", step=7, name="large", rank=0, world_size=1)
             client.seal("run", 7, rank=0, world_size=1)

@@ -47,7 +47,7 @@ from cachetier.steps.incidents import Incidents
 
 REMOTE = DURABLE
 SINGLE_PUT_BYTES = 1 << 20  # what is larger goes in parts of one block
-ORDERS = DrainOrders(RemoteSettings(REMOTE, "none"), "", "", Size(), "", (), "")
+ORDERS = DrainOrders(RemoteSettings(REMOTE, "none"), "", "", Size(), (), "")
 
 
 @contextmanager

@@ -6,7 +6,8 @@ is passed by more than two per cent. Whoever makes something smaller lowers its 
 - *statements*: nodes of the syntax trees of service and client that are statements, docstrings
   apart; *core_statements*: of the packages that keep and carry bytes (``CORE``).
 - *classes*, *shared_names*, *small_modules*: see ``sizes``.
-- *settings*, *verbs*: what users can set and call.
+- *settings*, *verbs*: what users can set and call; of the keys of a nested table each counts once
+  for each kind of table.
 - *put_files*, *put_functions* and so on: what runs on a byte's way, see ``byte_path``; of
   several tries what ran in each.
 - *words*: of ``docs`` and of the pages at the top, as ``wc -w`` counts them.
@@ -17,7 +18,6 @@ from __future__ import annotations
 import ast
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -38,6 +38,7 @@ WAYS = tuple(
 def counts(tree: Path = ROOT) -> dict[str, int]:
     """Return what is counted in a checkout, by name."""
     from cachetier.cli.verbs import VERBS
+    from cachetier.config.fields import leaves_of
     from cachetier.config.settings import Settings
 
     modules = sizes.modules_of(tree)
@@ -49,7 +50,7 @@ def counts(tree: Path = ROOT) -> dict[str, int]:
         "classes": sum(isinstance(node, ast.ClassDef) for each in trees for node in ast.walk(each)),
         "shared_names": len(sizes.shared_names(modules)),
         "small_modules": len(sizes.small_modules(modules)),
-        "settings": len(fields(Settings)),
+        "settings": len(leaves_of(Settings)),
         "verbs": len(VERBS),
         "words": sum(len(page.read_text(encoding="utf-8").split()) for page in _pages(tree)),
     }

@@ -51,7 +51,7 @@ class MisdirectedError(InvalidRequestError):
     """A browser calls the door by a name that is not its own."""
 
     http_status = 421
-    hint = "Call it by its address or `localhost`, send a token, or add the name to `http_hosts`."
+    hint = "Call it by its address or `localhost`, send a token, or add the name to `hosts`."
 
 
 class CrossSiteError(ForbiddenError):

@@ -67,8 +67,7 @@ class DrainSettings:
     cache_dir: Path
     size: Size = field(default_factory=Size)
     cpus: tuple[int, ...] = ()
-    max_rate: str = ""
-    windows: tuple[str, ...] = ()
+    max_rate: tuple[str, ...] = ()
     weights: Weights = EQUAL
     compression: Rules = UNCOMPRESSED
     packing: bool = False
@@ -86,7 +85,6 @@ def open_service(context: DrainContext, settings: DrainSettings) -> DrainService
             str(settings.cache_dir / _own_name(LOCK_NAME, settings.remote)),
             settings.size,
             settings.max_rate,
-            settings.windows,
             log_format.level(),
         ),
         settings.compression,

@@ -181,7 +181,7 @@ def _connected(service: Peer, deadline: Deadline) -> socket.socket:
         sock.close()
         raise ForbiddenError(
             f"user {os.geteuid()} may not connect to {path}",
-            hint="Run as the service's user, or let this one in: `socket_mode`, `allowed_uids`.",
+            hint="Run as the service's user, or let this one in by `allowed_uids`.",
         ) from error
     except OSError as error:
         sock.close()

@@ -17,9 +17,8 @@ from cachetier.config.settings import SETTINGS, Settings, load
 LEAST = ["--cache-dir", "/data/cache", "--remote", "s3://bucket/prefix"]
 FILE = """\
 capacity = "1 TB"
-socket_mode = "0660"
 allowed_uids = [1001, 1000]
-windows = ["08:00-20:00 200 MB/s"]
+max_rate = ["08:00-20:00 200 MB/s"]
 when_full = "reject"
 
 [run_weights]
@@ -75,7 +74,7 @@ def test_show_names_who_sets_what(tmp_path: Path) -> None:
         ("http", '"127.0.0.1:1"', "CACHETIER_HTTP"),
         ("pack", "true", "CACHETIER_PACK"),
         ("capacity", '"1 TB"', "cachetier.toml, line 1"),
-        ("run_weights", '{ "big-*" = 4.0 }', "cachetier.toml, line 7"),
+        ("run_weights", '{ "big-*" = 4.0 }', "cachetier.toml, line 6"),
         ("socket", '"/data/cache/cachetier.sock"', "default"),
         ("drain_workers", "8", "default"),
     ):
@@ -107,14 +106,13 @@ def test_show_is_json_too() -> None:
 
 
 def test_a_rate_in_bits_is_shown_in_bytes_too() -> None:
-    words = (*LEAST, "--set", "max_rate=200 Mbit", "--set", "windows=08:00-20:00 80 Mb/s")
+    words = (*LEAST, "--set", "max_rate=200 Mbit, 08:00-20:00 80 Mb/s")
     _, out, _ = ended("--check", *words)
-    assert 'Note: `max_rate` = "200 Mbit" is 25.0 MB/s.' in out
-    assert "Note: `windows` = " in out
-    assert "is 80.0 MB/s." in out
+    assert 'Note: `max_rate` = ["200 Mbit", "08:00-20:00 80 Mb/s"] is ' in out
+    assert "is 25.0 MB/s, 80.0 MB/s." in out
 
     _, out, _ = ended("--origin", *words)
-    assert "# 25.0 MB/s, --set max_rate" in out
+    assert "# 25.0 MB/s, 80.0 MB/s, --set max_rate" in out
     shown = json.loads(ended("--json", *words)[1])["settings"]["max_rate"]
     assert shown["bytes_per_second"] == 25e6
 

@@ -150,7 +150,7 @@ def test_beyond_loopback_the_door_wants_tls_or_somebody_who_says_that_it_does_no
 def test_a_remote_whose_endpoint_is_our_own_door_is_refused(
     variable: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    door = {**DOOR, "s3_hosts": "s3.node7"}
+    door = {**DOOR, "hosts": "s3.node7"}
     monkeypatch.setenv(variable, url)
     says = refusal(**door)
     assert f"{variable}={url} leads `remote` to our own S3 door" in says

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cachetier.config.settings import SETTINGS, load
+from cachetier.config.settings import SETTINGS, load, sourced
+from cachetier.config.sources import RENAMED
 from cachetier.errors import ConfigError
 from cachetier.model.backpressure import WhenFull
 
@@ -73,14 +74,13 @@ def test_the_file_is_found_by_flag_then_variable_then_here(
 def test_everything_can_come_from_the_file(tmp_path: Path) -> None:
     file = tmp_path / "all.toml"
     file.write_text(
-        'cache_dir = "/c"\nremote = "s3://bucket"\nsocket_mode = "0660"\n'
+        'cache_dir = "/c"\nremote = "s3://bucket"\n'
         'allowed_uids = [1000, 1001]\nhttp = ""\ntoken = "sixteen-letters!"\n'
         "conditional_writes = false\n"
-        'when_full = "reject"\nhigh_watermark = 0.5\nlow_watermark = 0.4\n'
+        'when_full = "reject"\nwatermarks = [0.4, 0.5]\n'
     )
     file.chmod(0o600)
     settings = load(config=file)
-    assert settings.socket_mode == 0o660
     assert settings.allowed_uids == {1000, 1001}
     assert settings.http_address is None
     assert settings.token is not None
@@ -202,15 +202,9 @@ BAD_VALUES = [
     ("capacity", "3 parsecs"),
     ("capacity", "0"),
     ("capacity", "0%"),
-    ("drain_memory", "63 MiB"),
-    ("drain_memory", "10%"),
-    ("drain_memory", "much"),
     ("capacity", "101%"),
     ("capacity", "-1 GB"),
     ("capacity", ""),
-    ("socket_mode", "0900"),
-    ("socket_mode", "0444"),
-    ("socket_mode", "rw"),
     ("allowed_uids", "root"),
     ("allowed_uids", "1,-x"),
     ("http", "7070"),
@@ -232,8 +226,10 @@ BAD_VALUES = [
     ("compression", "zstd"),
     ("compression", "gzip"),
     ("compression", "gzip"),
-    ("high_watermark", "1.5"),
-    ("low_watermark", "0.95"),
+    ("watermarks", "0.5,1.5"),
+    ("watermarks", "0.95,0.9"),
+    ("watermarks", "0.9"),
+    ("max_rate", "1 GB/s,2 GB/s"),
     ("drain_workers", "0"),
     ("drain_threads", "0"),
     ("drain_threads", "many"),
@@ -263,22 +259,20 @@ def test_rules_choose_the_compression_of_runs_and_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "rules.toml"
-    file.write_text(
-        'compression = "auto"\n[compression_rules]\n"*/optim*" = "planes:1"\na = "off"\n'
-    )
+    file.write_text('[compression]\n"*/optim*" = "planes:1"\na = "off"\n"*" = "auto"\n')
     rules = load(LEAST, config=file).rules
     assert str(rules.mode_of("a", "optim-0")) == "planes:1"
     assert str(rules.mode_of("a", "model")) == "off"
     assert str(rules.mode_of("b", "model")) == "auto"
 
-    monkeypatch.setenv("CACHETIER_COMPRESSION_RULES", '{"big-*": "zstd:3"}')
+    monkeypatch.setenv("CACHETIER_COMPRESSION", '{"big-*": "zstd:3"}')
     assert str(load(LEAST).rules.mode_of("big-1", "model")) == "zstd:3"
 
 
 def test_a_rule_with_a_wrong_mode_is_named() -> None:
-    message = failure(compression_rules={"big-*": "gzip"}).message
+    message = failure(compression={"big-*": "gzip"}).message
 
-    assert "compression_rules" in message
+    assert "compression" in message
     assert "'big-*'" in message
     assert "'zstd:1' to 'zstd:19'" in message
 
@@ -348,7 +342,6 @@ def test_a_door_open_to_other_machines_wants_tls_or_a_word_that_it_does_not(text
 def test_a_socket_for_others_is_open_to_all_whom_the_kernel_names() -> None:
     assert load({**LEAST, "allowed_uids": "1000"}).socket_permissions == 0o666
     assert load({**LEAST, "principal": '[{"name": "a", "gid": 5}]'}).socket_permissions == 0o666
-    assert load({**LEAST, "allowed_uids": "1", "socket_mode": "0660"}).socket_permissions == 0o660
 
 
 @pytest.mark.parametrize(
@@ -416,7 +409,21 @@ def test_a_token_that_could_be_guessed_is_refused_and_not_shown() -> None:
     "name", ["https://node7", "*.example.org", "node7/x", "node7:port", "a b@c"]
 )
 def test_a_name_of_the_door_is_a_host_alone(name: str) -> None:
-    assert "node7:7070" in failure(http_hosts=name).message
-    assert load({**LEAST, "http_hosts": "node7, [::1]:1 a.b:80"}).http_hosts == (
+    assert "node7:7070" in failure(hosts=name).message
+    assert load({**LEAST, "hosts": "node7, [::1]:1 a.b:80"}).hosts == (
         *("node7", "[::1]:1", "a.b:80"),
     )
+
+
+@pytest.mark.parametrize("before", sorted(RENAMED))
+def test_a_setting_of_before_leads_to_its_successor(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "old.toml"
+    file.write_text(f'{before} = "x"\n')
+    (found,) = sourced(LEAST, config=file).problems
+    assert RENAMED[before] in found.message
+    assert f"`{before}` in {file}, line 1" in found.message
+    monkeypatch.setenv(f"CACHETIER_{before.upper()}", "x")
+    assert RENAMED[before] in failure().message
+    assert before not in SETTINGS

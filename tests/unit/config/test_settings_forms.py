@@ -39,7 +39,7 @@ PLAIN = [
     name
     for name, each in SETTINGS.items()
     if each.kind.schema.get("type") in ("integer", "number") or "anyOf" in each.kind.schema
-    if name not in ("windows", "low_watermark", "high_watermark")
+    if name not in ("max_rate", "watermarks")
 ]
 
 
@@ -50,7 +50,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(st.sampled_from(list(SETTINGS)), VALUES)
-@example("socket_mode", -1)
 @example("run_weights", {"\N{GRINNING FACE}": 1})
 @example("remote_region", "\x7f")
 @example("replicas", '{"near": {"remote": "s3://near"}}')
@@ -94,8 +93,6 @@ def problem(**given: object) -> str:
     [
         ("cache_dir", "~nobody-here/x", "begins with a home that nobody knows"),
         ("cache_dir", "/a\0b", "has a NUL in it"),
-        ("socket_mode", 600, "600 is 0o1130 in octal; write '0600'"),
-        ("socket_mode", -1, "write '0600'"),
         ("capacity", 0.8, "0.8 is no size: put one in quotes"),
         ("capacity", True, "True is no size"),
         ("allowed_uids", 2**32 - 1, "at most 4294967294"),
@@ -109,7 +106,7 @@ def problem(**given: object) -> str:
         ("remote_endpoint", "http://[::1", "is not a URL"),
         ("remote_endpoint", "http://host:99999", "is not a URL"),
         ("remote_endpoint", "http://host/?bucket=x", "is not a URL"),
-        ("low_watermark", 0.95, "low_watermark 0.95 is above high_watermark 0.9"),
+        ("watermarks", [0.95, 0.9], "are not two shares, the lower first"),
     ],
 )
 def test_what_is_wrong_is_told_with_what_would_do(name: str, value: object, says: str) -> None:

@@ -171,9 +171,8 @@ def test_each_default_is_what_its_own_kind_would_read_and_its_schema_takes() -> 
     "value",
     [
         {"conditional_writes": "off"},  # as docs/configuration.md writes it
-        {"windows": "08:00-20:00 200 MB/s"},
+        {"max_rate": "08:00-20:00 200 MB/s"},
         {"allowed_uids": 1000},
-        {"socket_mode": 0o660},
         {"capacity": 1 << 30},
         {"replicas": {"near": {"remote": "s3://near", "required": "on"}}},
     ],

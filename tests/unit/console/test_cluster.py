@@ -130,7 +130,7 @@ def listening(body: bytes, status: int = 200) -> Iterator[str]:
 def test_metrics_are_fetched_with_the_scrape_credential() -> None:
     with listening(b"up 1\n") as url:
         assert metrics_of(url, "scrape") == "up 1\n"
-        with pytest.raises(ValueError, match="cluster_token"):
+        with pytest.raises(ValueError, match="scrape_token"):
             metrics_of(url, "wrong")
 
 

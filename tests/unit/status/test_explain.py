@@ -91,7 +91,7 @@ def test_a_step_behind_others_says_so_and_how_it_goes_first() -> None:
             "remote",
             "S3 is unreachable since 2.0 min: timed out.",
         ),
-        ({"pace": {"bytes_per_second": 0}}, "window", "`windows` lets nothing through"),
+        ({"pace": {"bytes_per_second": 0}}, "window", "`max_rate` lets nothing through"),
         ({"state": "throttled"}, "drain", "S3 throttles this node"),
     ],
 )

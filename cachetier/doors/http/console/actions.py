@@ -214,7 +214,7 @@ def _limit_rate(node: Operations, wish: Wish) -> str:
     if limit == 0:
         raise InvalidRequestError(
             "a limit of 0 would never drain anything",
-            hint="Nothing was changed. For a pause at a time of day set `windows`.",
+            hint="Nothing was changed. For a pause at a time of day give `max_rate` a window.",
         )
     node.steer.limit_rate(limit)
     return f"At most {shown_size(limit)}/s." if limit else "No limit but the settings'."
