@@ -46,7 +46,6 @@ from cachetier.errors import (
 )
 from cachetier.local.catalog.rows import NOTHING_REPLACED
 from cachetier.model.compression import OFF, parsed_mode
-from cachetier.model.packs import Member
 from cachetier.telemetry import events
 from cachetier.telemetry.events import of, tell
 
@@ -180,17 +179,13 @@ class Worker:
 
     def _pack(self, task: Task) -> None:
         assert self._packs is not None
-        self._packs.send(task, self._send_alone)
+        for version, name, size_bytes, digest in self._packs.send(task):
+            alone = replace(task, version=version, name=name, size_bytes=size_bytes, digest=digest)
+            self._upload(alone)
 
     def _object(self, task: Task) -> None:
         assert self._objects is not None
         self._objects.perform(task)
-
-    def _send_alone(self, task: Task, member: Member) -> None:
-        version, name, size_bytes, digest = member
-        self._upload(
-            replace(task, version=version, name=name, size_bytes=size_bytes, digest=digest)
-        )
 
     def _target(
         self, task: Task, opened: LocalShard, identity: str, pack: str | None

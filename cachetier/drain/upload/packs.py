@@ -28,8 +28,6 @@ from cachetier.drain.upload.uploader import Span, Upload, UploadContext
 from cachetier.errors import NotFoundError
 from cachetier.model.packs import PACKED_UP_TO_BYTES, Member
 
-SendAlone = Callable[[Task, Member], None]
-
 
 class _LeftOutError(Exception):
     """Only the members that it names are sound: it is another pack."""
@@ -45,23 +43,15 @@ class PackSender:
     identity: Callable[[], str]
     reads: ComputeSlots | None = None
 
-    def send(self, task: Task, send_alone: SendAlone) -> None:
-        """Send the next pack of a rank, and report its members; a single one goes by itself.
+    def send(self, task: Task) -> Sequence[Member]:
+        """Send and report the next pack of a rank; return a member that is to go by itself.
 
         Raises:
             ConflictError: Something else lies under the key of the pack.
             RemoteError: Try again later.
         """
-        began_at = time.monotonic()
-        members = self.serve.pack_members(task.save, task.rank)
-        for member in self._send_together(task, members, began_at):
-            send_alone(task, member)
-
-    def _send_together(
-        self, task: Task, members: Sequence[Member], began_at: float
-    ) -> Sequence[Member]:
-        """Send and report a pack; return the members that turned out to be alone."""
-        save = task.claimant
+        began_at, save = time.monotonic(), task.claimant
+        members: Sequence[Member] = self.serve.pack_members(task.save, task.rank)
         while len(members) > 1:
             digest = digests.joined((member.digest, member.size_bytes) for member in members)
             starts = [0, *accumulate(member.size_bytes for member in members)]

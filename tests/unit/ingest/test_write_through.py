@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cachetier_client.bucket_format.uploads import PART_BYTES, object_metadata
+from cachetier_client.bucket_format.uploads import DIGEST_KEY, PART_BYTES, object_metadata
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.schedule.queue_state import QueueState
@@ -112,3 +112,19 @@ def test_an_object_that_this_store_forgot_is_not_written_over(
 
     assert remote.get("tier/run/1/a") == body
     assert node.rows() == []
+
+
+def test_a_stream_in_parts_is_found_again_by_its_bytes_as_its_object_bears_no_digest(
+    through: WriteThrough, remote: MemoryObjectStore
+) -> None:
+    data = bytes(PART_BYTES + 5)
+    stage = through.open(IDS, "a", len(data))
+    stage.write(data)
+
+    shard = stage.commit(content_of(data))
+
+    info = remote.head("tier/run/1/a")
+    assert info is not None
+    assert DIGEST_KEY not in info.metadata
+    assert (shard.state, remote.get("tier/run/1/a")) == (ShardState.EVICTED, data)
+    assert list(remote.list_uploads("")) == []

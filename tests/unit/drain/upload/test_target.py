@@ -7,15 +7,23 @@ from dataclasses import dataclass, replace
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec, Content, Stored, StoredFrame
-from cachetier_client.bucket_format.uploads import compressed_metadata, object_metadata
-from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
+from cachetier_client.bucket_format.uploads import (
+    DIGEST_KEY,
+    ETAG_KEY,
+    SAVE_KEY,
+    compressed_metadata,
+    object_metadata,
+)
+from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of, to_hex
 
 from cachetier.codec.frames import FrameEncoder
 from cachetier.codec.seek_table import encode_table
 from cachetier.drain.upload.buffers import Buffers
+from cachetier.drain.upload.objects import ObjectTarget
 from cachetier.drain.upload.target import (
     RANGE_BYTES,
     ConflictError,
+    Found,
     RefusedKeyError,
     StrayObjectError,
     UploadTarget,
@@ -189,3 +197,33 @@ def test_an_object_without_a_digest_is_verified_by_reading_all_of_it(size_bytes:
         wrong = changed(body, at)
         info = store.put("key", wrong, digest=digest_of(wrong))
         assert not is_verified(store, info, size_bytes, digest_of(body), lend), at
+
+
+@pytest.mark.parametrize(("save_id", "body"), [("another", b"ours"), ("save", b"else")])
+def test_without_a_digest_only_this_very_put_of_these_very_bytes_is_ours(
+    save_id: str, body: bytes
+) -> None:
+    store, content = MemoryObjectStore(), content_of(b"ours")
+    target = UploadTarget("key", object_metadata("save", "store", 1, content), content)
+    metadata = dict(object_metadata(save_id, "store", 1, content))
+    del metadata[DIGEST_KEY]
+    store.put("key", body, digest=digest_of(body), metadata=metadata)
+
+    with pytest.raises(ConflictError):
+        target.look(store, Buffers().lend)
+
+    ours = {**metadata, SAVE_KEY: "save"}
+    info = store.put("key", b"ours", digest=content.digest, metadata=ours)
+    assert target.look(store, Buffers().lend) == Found(info.etag, Stored.raw(content))
+
+
+def test_an_object_that_was_damaged_on_its_way_is_put_again_over_itself() -> None:
+    store, content = MemoryObjectStore(), content_of(b"ours")
+    metadata = {ETAG_KEY: "etag", DIGEST_KEY: to_hex(content.digest)}
+    target = ObjectTarget("key", metadata, content)
+
+    info = store.put("key", b"else", digest=digest_of(b"else"), metadata=metadata)
+    assert target.look(store, Buffers().lend) == if_match(info.etag)
+
+    info = store.put("key", b"ours", digest=content.digest, metadata=metadata)
+    assert target.look(store, Buffers().lend) == Found(info.etag, Stored.raw(content))
