@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
@@ -104,7 +105,8 @@ def test_a_lost_compressed_object_cannot_be_made_again_and_remains_a_problem(
         assert node.get("run", 1, "rank-1") == LARGE
 
 
-def test_an_object_of_many_parts_is_sent_again(patient: Patient, remote: MemoryObjectStore) -> None:
+def published_in_parts(patient: Patient) -> bytes:
+    """Publish a step whose shard of rank 0 went in parts, and return that."""
     body = bytes(SINGLE_PUT_BYTES + BLOCK_BYTES + 5)
     with patient.running() as node:
         node.put(ids(1), "rank-0", body)
@@ -113,6 +115,11 @@ def test_an_object_of_many_parts_is_sent_again(patient: Patient, remote: MemoryO
             node.checkpoints.seal(ids(1, rank), 2)
         node.drain.drain_all()
         assert node.checkpoints.step("run", 1)[0].state == "published"
+    return body
+
+
+def test_an_object_of_many_parts_is_sent_again(patient: Patient, remote: MemoryObjectStore) -> None:
+    body = published_in_parts(patient)
     remote.delete(RAW)
 
     patient.repaired()
@@ -121,6 +128,43 @@ def test_an_object_of_many_parts_is_sent_again(patient: Patient, remote: MemoryO
     assert found is not None
     assert (found.size_bytes, found.digest) == (len(body), digest_of(body))
     assert list(remote.list_uploads("")) == []
+
+
+def test_an_upload_that_cannot_be_completed_is_not_left_behind_by_a_repair(
+    patient: Patient, remote: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published_in_parts(patient)
+    remote.delete(RAW)
+    monkeypatch.setattr(remote, "complete_upload", _away)
+
+    report = patient.checked(repair=True)
+
+    assert [finding.kind for finding in report.remaining()] == [FindingKind.OBJECT_MISSING]
+    assert (remote.head(RAW), list(remote.list_uploads(""))) == (None, [])
+
+
+def _away(*_: object, **__: object) -> ObjectInfo:
+    raise TransientError("planned")
+
+
+def test_what_somebody_puts_while_an_object_is_sent_again_is_no_victim(
+    patient: Patient, remote: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patient.saved()
+    remote.delete(RAW)
+
+    def overtaken(key: str, body: bytes, **given: Any) -> ObjectInfo:
+        monkeypatch.undo()
+        replaced(remote, key, b"mine now", author="somebody")
+        return remote.put(key, body, **given)
+
+    monkeypatch.setattr(remote, "put", overtaken)
+
+    report = patient.checked(repair=True)
+
+    assert [outcome.repaired for outcome in report.outcomes] == [False]
+    assert "somebody else" in report.outcomes[0].what
+    assert remote.get(RAW) == b"mine now"
 
 
 def test_a_lost_pack_is_put_together_again(patient: Patient, remote: MemoryObjectStore) -> None:

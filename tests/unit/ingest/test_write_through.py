@@ -6,11 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cachetier_client.bucket_format.uploads import DIGEST_KEY, PART_BYTES, object_metadata
+from cachetier_client.bucket_format.uploads import (
+    DIGEST_KEY,
+    PART_BYTES,
+    ObjectInfo,
+    object_metadata,
+)
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.drain.schedule.queue_state import QueueState
-from cachetier.errors import BackpressureError, InvalidRequestError, StepPublishedError
+from cachetier.errors import (
+    BackpressureError,
+    InvalidRequestError,
+    StepPublishedError,
+    UploadGoneError,
+)
 from cachetier.ingest import write_through
 from cachetier.ingest.write_through import STREAMS, WriteThrough
 from cachetier.model.lifecycle import ShardState
@@ -128,3 +138,20 @@ def test_a_stream_in_parts_is_found_again_by_its_bytes_as_its_object_bears_no_di
     assert DIGEST_KEY not in info.metadata
     assert (shard.state, remote.get("tier/run/1/a")) == (ShardState.EVICTED, data)
     assert list(remote.list_uploads("")) == []
+
+
+def test_a_stream_that_the_remote_does_not_keep_is_not_acknowledged(
+    through: WriteThrough, node: Node, remote: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object, **__: object) -> ObjectInfo:
+        raise UploadGoneError("planned")
+
+    monkeypatch.setattr(remote, "complete_upload", gone)
+    data = bytes(PART_BYTES + 5)
+    stage = through.open(IDS, "a", len(data))
+    stage.write(data)
+
+    with pytest.raises(BackpressureError, match="does not keep what was sent"):
+        stage.commit(content_of(data))
+
+    assert (node.rows(), list(remote.list_uploads(""))) == ([], [])
