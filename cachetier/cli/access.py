@@ -7,14 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 from cachetier_client.units import shown_size, shown_span
 
 from cachetier.cli import options
-from cachetier.cli.connection import reach
 from cachetier.cli.output import (
     UsageMistakeError,
     echo,
@@ -24,6 +23,9 @@ from cachetier.cli.output import (
     table,
 )
 from cachetier.cli.types import EXPIRY, one_of
+
+if TYPE_CHECKING:
+    from cachetier_client import Client
 
 expires_option = options.option(
     "--expires",
@@ -40,29 +42,27 @@ HOW = one_of("HOW", "ours", "theirs", "release")
 @options.verb()
 @options.argument("principal", help="Whose it is: a [[principal]], or `owner`.")
 @expires_option
-@options.service
-def create(principal: str, expires: float | None, url: str | None, as_json: bool) -> None:
+@options.client
+def create(principal: str, expires: float | None, client: Client, as_json: bool) -> None:
     """Make a token for a principal and print it, for the only time: the service keeps its hash.
 
     JSON: `token`, `id`, `principal`, `created_at`, `expires_at` (null: never).
     """
-    with reach(url) as client:
-        made = client.create_token(principal, expires_seconds=expires)
-        show(as_json, made, made["token"])
+    made = client.create_token(principal, expires_seconds=expires)
+    show(as_json, made, made["token"])
     if not as_json:
         ends = _ends(expires)
         echo(f"Token {made['id']} of {principal} {ends}; it is not shown again.", err=True)
 
 
 @options.verb()
-@options.service
-def list_(url: str | None, as_json: bool) -> None:
+@options.client
+def list_(client: Client, as_json: bool) -> None:
     """List the tokens and S3 keys that were made, but for their secrets; the owner's is a file.
 
     JSON: `tokens`: `id`, `kind` (`token`, `s3`), `principal`, `created_at`, `expires_at` of each.
     """
-    with reach(url) as client:
-        found = client.tokens()
+    found = client.tokens()
     now = time.time()
     rows = [
         (
@@ -81,20 +81,19 @@ def list_(url: str | None, as_json: bool) -> None:
 
 @options.verb()
 @options.argument("token_id", help="Which: see `token list`.")
-@options.service
-def revoke(token_id: str, url: str | None, as_json: bool) -> None:
+@options.client
+def revoke(token_id: str, client: Client, as_json: bool) -> None:
     """Revoke a token, or an S3 key: from the next request on it opens nothing.
 
     JSON: `revoked`.
     """
-    with reach(url) as client:
-        client.revoke_token(token_id)
-        show(as_json, {"revoked": token_id}, f"{token_id} opens nothing any more")
+    client.revoke_token(token_id)
+    show(as_json, {"revoked": token_id}, f"{token_id} opens nothing any more")
 
 
 @options.verb()
-@options.service
-def console(url: str | None, as_json: bool) -> None:
+@options.client
+def console(client: Client, as_json: bool) -> None:
     """Print a link that signs a browser in as whoever runs this, once, within a minute.
 
     The session may do what you may, and ends after 8 hours, after 30 minutes without a request,
@@ -102,23 +101,21 @@ def console(url: str | None, as_json: bool) -> None:
 
     JSON: `url`, `expires_seconds`.
     """
-    with reach(url) as client:
-        made = client.link()
-        show(as_json, made, made["url"])
+    made = client.link()
+    show(as_json, made, made["url"])
     if not as_json:
         echo(f"Open it within {made['expires_seconds']:g} seconds; it works once.", err=True)
 
 
 @options.verb()
-@options.service
-def whoami(url: str | None, as_json: bool) -> None:
+@options.client
+def whoami(client: Client, as_json: bool) -> None:
     """Say as whom the service knows the caller, and what that principal may do.
 
     JSON: `caller`: `principal`, `role`, `runs`, and `uid` and `pid`, or `token` and `address`;
     if it has a share, `used` and `limit` of `size_bytes`, `shards`, `open_puts`, `connections`.
     """
-    with reach(url) as client:
-        caller = client.whoami()
+    caller = client.whoami()
     shown = {**caller, "runs": " ".join(caller["runs"])}
     for kind, each in shown.pop("share", {}).items():
         if isinstance(each, dict) and each["limit"] is not None:
@@ -170,12 +167,12 @@ class _EvaluatedVerb(options.Verb):
 @options.option("--mount", help="Refuse unless the key opens this mount.")
 @options.option("--principal", help="Whose key it is, if not yours: for admins.")
 @expires_option
-@options.service
+@options.client
 def env(
     mount: str | None,
     principal: str | None,
     expires: float | None,
-    url: str | None,
+    client: Client,
     as_json: bool,
 ) -> None:
     """Make a key, and print what has any S3 client use it here: eval "$(cachetier s3 env)".
@@ -186,8 +183,7 @@ def env(
     JSON: `environment`, `id`, `principal`, `created_at`, `expires_at` (null: never), `mounts`:
     `name`, `bucket`, `prefix` of each.
     """
-    with reach(url) as client:
-        made = client.create_s3_key(principal, mount=mount, expires_seconds=expires)
+    made = client.create_s3_key(principal, mount=mount, expires_seconds=expires)
     environment = {  # which AWS's own clients read, and most others too
         "AWS_ENDPOINT_URL_S3": made["url"],
         "AWS_ACCESS_KEY_ID": made["id"],
@@ -215,8 +211,8 @@ def env(
 )
 @options.argument("mount", help="The mount of the S3 door, by its name.")
 @options.argument("key", help="The whole key, as the bucket has it.")
-@options.service
-def resolve(how: str, mount: str, key: str, url: str | None, as_json: bool) -> None:
+@options.client
+def resolve(how: str, mount: str, key: str, client: Client, as_json: bool) -> None:
     """Decide about an object that cannot go to the bucket by itself.
 
     In conflict: it was put with a condition and somebody else changed it in the bucket, or the
@@ -227,8 +223,7 @@ def resolve(how: str, mount: str, key: str, url: str | None, as_json: bool) -> N
     JSON: `key`, and of a conflict `replaces`: the ETag of what the bucket has by now, empty for
     nothing.
     """
-    with reach(url) as client:
-        done = client.settle_object(mount, key, how)
+    done = client.settle_object(mount, key, how)
     there = done.get("replaces") or "nothing"
     does = {
         "ours": f"our version will replace {there}",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from cachetier_client.units import counted, shown_size
 
 from cachetier.cli import options
-from cachetier.cli.connection import reach
 from cachetier.cli.output import (
     FAILED,
     INTEGRITY,
@@ -30,6 +29,8 @@ from cachetier.config.settings import load
 from cachetier.local.files.permissions import keep_files_private
 
 if TYPE_CHECKING:
+    from cachetier_client import Client
+
     from cachetier.config.settings import Settings
     from cachetier.fsck.findings import Finding, FsckReport
     from cachetier.fsck.run import FsckOptions
@@ -224,8 +225,8 @@ def _next_move(report: FsckReport) -> str:
 @options.option(
     "--older-than", type=DURATION, default="1d", help="Leave what is younger: 12h, 7d, 0s."
 )
-@options.service
-def prune(yes: bool, older_than: float, url: str | None, as_json: bool) -> int:
+@partial(options.client, seconds=COLLECT_SECONDS)
+def prune(yes: bool, older_than: float, client: Client, as_json: bool) -> int:
     """Say what nobody needs any more, and with --yes remove it.
 
     That is: saves that will never be whole while a newer step is published, saves that another
@@ -238,14 +239,13 @@ def prune(yes: bool, older_than: float, url: str | None, as_json: bool) -> int:
     `why`, `run`, `step`, `save_id`, `remote`, `shards`, `size_bytes`, `objects`), `left` (the first
     1000: `what`, `why`, `run`, `step`, `save_id`, `command`), `unanswered`.
     """
-    with reach(url, seconds=COLLECT_SECONDS) as client:
-        with line_shown(as_json, lambda: "looking, here and in S3, for what nobody needs"):
-            found = client.collect(
-                dry_run=not yes,
-                older_than_seconds=older_than,
-                timeout_seconds=COLLECT_SECONDS,
-            )
-        show(as_json, found, partial(_show_collected, found))
+    with line_shown(as_json, lambda: "looking, here and in S3, for what nobody needs"):
+        found = client.collect(
+            dry_run=not yes,
+            older_than_seconds=older_than,
+            timeout_seconds=COLLECT_SECONDS,
+        )
+    show(as_json, found, partial(_show_collected, found))
     return FAILED if found["unanswered"] else 0
 
 

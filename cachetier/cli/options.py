@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from cachetier.cli.types import (
     type_of_setting,
 )
 from cachetier.cli.verbs import RENAMED
+
+if TYPE_CHECKING:
+    from cachetier_client import Client
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "show_default": True}
 DEFAULT_SAVE_ID = "cli"
@@ -134,28 +137,47 @@ def as_json(verb: Callable[..., Any]) -> Callable[..., Any]:
     return json_flag(reporting)
 
 
-def service(verb: Callable[..., Any], *, exact: bool = False) -> Callable[..., Any]:
-    """Give a verb the options of all that ask a service; of a path it gets run, step and name.
+def service(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a verb the options of all that ask a service."""
+    return url(as_json(verb))
+
+
+def client(
+    verb: Callable[..., Any],
+    *,
+    patient: bool = False,
+    seconds: float | None = None,
+    exact: bool = False,
+) -> Callable[..., Any]:
+    """Give a verb the options of all that ask a service, and a client; of a path run and step.
 
     Args:
-        verb: One without a name gets the step that a shard's path leads to; not if ``exact``.
+        verb: It gets the name that is in a path, too, if it takes one.
+        patient: While there is no service, repeat: see ``reach``.
+        seconds: How long a call may take; default: ``--timeout``, else that of a look.
+        exact: A step is not meant by the path of one of its shards.
     """
 
     @functools.wraps(verb)
-    def placed(**given: Any) -> Any:
-        if isinstance(given.get("step"), tuple):
-            from cachetier.cli.addresses import located
-            from cachetier.cli.connection import reach
+    def asking(url: str | None, **given: Any) -> Any:
+        from cachetier.cli.connection import LOOK_SECONDS, reach
 
-            named = given.get("name")
-            with reach(given["url"], patient="timeout" in given) as client:
-                run, step, name = located(
-                    client, given["run"], given["step"], exact=exact or named is not None
-                )
-            given.update(run=run, step=step, **({"name": named or name} if "name" in given else {}))
-        return verb(**given)
+        waits = seconds or given.get("timeout", LOOK_SECONDS)
+        with reach(url, patient=patient, seconds=waits) as client:
+            if isinstance(given.get("step"), tuple):
+                given.update(_located(client, given, exact))
+            return verb(client=client, **given)
 
-    return url(as_json(placed))
+    return service(asking)
+
+
+def _located(client: Client, given: dict[str, Any], exact: bool) -> dict[str, Any]:
+    """Return run and step of a path, and the name, if the verb takes one."""
+    from cachetier.cli.addresses import located
+
+    named = given.get("name")
+    run, step, name = located(client, given["run"], given["step"], exact=exact or named is not None)
+    return {"run": run, "step": step, **({"name": named or name} if "name" in given else {})}
 
 
 def run_and_step(verb: Callable[..., Any]) -> Callable[..., Any]:

@@ -72,7 +72,7 @@ _between_failures = replace(DURATION, hint="Write it as 12h or 3d.")
     default=OVERHEAD_CAP,
     help="The largest share of its time that training may wait.",
 )
-@options.service
+@options.client
 def interval(
     run: str,
     mtbf: float | None,
@@ -82,7 +82,7 @@ def interval(
     durable: float | None,
     step_time: float | None,
     overhead_cap: float,
-    url: str | None,
+    client: Client,
     as_json: bool,
 ) -> None:
     """Say how often a run should save: not so rarely that failures cost most, nor so often.
@@ -94,18 +94,17 @@ def interval(
     `lost_seconds`, `lost_seconds_node_kept`, `overhead_cap`, and `blocked`, `durable`, `mtbf` and
     `step`, each with `seconds`, `origin` (given, measured or assumed) and `about`.
     """
-    with reach(url) as client:
-        with of_known_run(client, run):
-            advice = client.cadence(
-                run,
-                blocked_seconds=blocked,
-                durable_seconds=durable,
-                step_seconds=step_time,
-                mtbf_seconds=mtbf,
-                nodes=nodes,
-                failures_per_node_day=failures_per_node_day,
-                overhead_cap=overhead_cap,
-            )
+    with of_known_run(client, run):
+        advice = client.cadence(
+            run,
+            blocked_seconds=blocked,
+            durable_seconds=durable,
+            step_seconds=step_time,
+            mtbf_seconds=mtbf,
+            nodes=nodes,
+            failures_per_node_day=failures_per_node_day,
+            overhead_cap=overhead_cap,
+        )
     show(as_json, asdict(advice), partial(_show_advice, run, advice))
 
 

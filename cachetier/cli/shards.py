@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -171,7 +172,7 @@ def _put(
 )
 @options.flag("--trusted", help="Let objects of the step run code as they are read.")
 @options.timeout("5min")
-@options.service
+@partial(options.client, patient=True)
 def get(
     run: str,
     step: int,
@@ -181,7 +182,7 @@ def get(
     form: str | None,
     trusted: bool,
     timeout: float,
-    url: str | None,
+    client: Client,
     as_json: bool,
 ) -> None:
     """Get a shard, or write a whole step to DEST, verified, from the nearest copy.
@@ -205,7 +206,7 @@ def get(
     file = dest or "-"
     if name is not None:
         _check_target(file, name, as_json)
-    with ended_by_signal(), reach(url, patient=True, seconds=timeout) as client:
+    with ended_by_signal():
         if name is not None:
             _get(client, {"run": run, "step": step, "name": name}, file, part, timeout, as_json)
         else:

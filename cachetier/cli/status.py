@@ -43,8 +43,8 @@ AT_ONCE = 16
 
 @options.verb()
 @options.optional_run_and_step
-@options.service
-def status(run: str | None, step: int | None, url: str | None, as_json: bool) -> int:
+@options.client
+def status(run: str | None, step: int | None, client: Client, as_json: bool) -> int:
     """Show what losing the node would cost, what it holds and drains, and what is wrong.
 
     With RUN STEP it says where that step stands, what it waits for, and what to do; exit 1 if
@@ -56,14 +56,13 @@ def status(run: str | None, step: int | None, url: str | None, as_json: bool) ->
     """
     if run is not None and step is None:
         refuse("`cachetier status` needs STEP", "Give it: cachetier status RUN STEP")
-    with reach(url) as client:
-        if run is not None and step is not None:
-            explained = _explained(client, run, step)
-            move = [f"Next: {explained.next_move}"] if explained.next_move else []
-            show(as_json, asdict(explained), partial(echo, *explained.sentences, *move))
-            return FAILED if explained.state == "unknown" else 0
-        found = client.status()
-        show(as_json, found, partial(_print_status, found))
+    if run is not None and step is not None:
+        explained = _explained(client, run, step)
+        move = [f"Next: {explained.next_move}"] if explained.next_move else []
+        show(as_json, asdict(explained), partial(echo, *explained.sentences, *move))
+        return FAILED if explained.state == "unknown" else 0
+    found = client.status()
+    show(as_json, found, partial(_print_status, found))
     return 0
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +27,7 @@ from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.cli import options
 from cachetier.cli.addresses import path_of, paths_below
-from cachetier.cli.connection import not_durable_if_answering, reach
+from cachetier.cli.connection import not_durable_if_answering
 from cachetier.cli.output import (
     FAILED,
     console,
@@ -66,14 +66,14 @@ SEAL_SECONDS = 60.0
     "--all", "-a", "everything", help="With what lies under other paths, and in all runs."
 )
 @options.flag("--latest", help="Print the number of the newest durable step, or at --level.")
-@options.service
+@options.client
 def ls(
     run: str | None,
     step: int | None,
     level: Level | None,
     everything: bool,
     latest: bool,
-    url: str | None,
+    client: Client,
     as_json: bool,
 ) -> int:
     """List the runs, the steps of a run, or the shards of a step; or the objects of a mount.
@@ -91,23 +91,20 @@ def ls(
     if latest:
         if run is None or step is not None or everything:
             refuse("--latest needs RUN alone", "Give it: cachetier ls RUN --latest")
-        with reach(url) as client:
-            return _latest(client, run, level or "durable", as_json)
+        return _latest(client, run, level or "durable", as_json)
     if run is not None and run.startswith(MOUNT_MARK):
         mount, _, prefix = run.removeprefix(MOUNT_MARK).partition("/")
-        with reach(url) as client:
-            _show_objects(list(client.objects(mount, prefix)), run, as_json)
+        _show_objects(list(client.objects(mount, prefix)), run, as_json)
         return 0
-    with reach(url) as client:
-        if everything and step is None:
-            _show_all(client, run, level, as_json)
-        elif run is None:
-            _show_runs(client.runs(), client.mounts(), as_json)
-        elif step is None:
-            more = client.steps_elsewhere(run) if level is None else 0
-            _show_steps(run, client.steps(run, level), level, as_json, more)
-        else:
-            _show_step(_step_of(client, run, step), as_json)
+    if everything and step is None:
+        _show_all(client, run, level, as_json)
+    elif run is None:
+        _show_runs(client.runs(), client.mounts(), as_json)
+    elif step is None:
+        more = client.steps_elsewhere(run) if level is None else 0
+        _show_steps(run, client.steps(run, level), level, as_json, more)
+    else:
+        _show_step(_step_of(client, run, step), as_json)
     return 0
 
 
@@ -140,7 +137,7 @@ def _latest(client: Client, run: str, level: Level, as_json: bool) -> int:
 @options.world_size
 @options.save_id
 @options.overwrite
-@options.service
+@partial(options.client, patient=True, seconds=SEAL_SECONDS)
 def seal(
     run: str,
     step: int,
@@ -148,26 +145,25 @@ def seal(
     world_size: int | None,
     save_id: str,
     overwrite: bool,
-    url: str | None,
+    client: Client,
     as_json: bool,
 ) -> None:
     """Say that a rank has put all its shards of a step.
 
     JSON: `sealed_ranks`, those of the step that this node knows of.
     """
-    with reach(url, patient=True, seconds=SEAL_SECONDS) as client:
-        sealed = client.seal(
-            run,
-            step,
-            rank=rank,
-            world_size=world_size,
-            save_id=save_id,
-            overwrite=overwrite,
-            timeout_seconds=SEAL_SECONDS,
-        )
-        ranks = "rank" if len(sealed) == 1 else "ranks"
-        text = f"{path_of(run, step)}: sealed here by {ranks} {', '.join(map(str, sealed))}"
-        show(as_json, {"sealed_ranks": list(sealed)}, text)
+    sealed = client.seal(
+        run,
+        step,
+        rank=rank,
+        world_size=world_size,
+        save_id=save_id,
+        overwrite=overwrite,
+        timeout_seconds=SEAL_SECONDS,
+    )
+    ranks = "rank" if len(sealed) == 1 else "ranks"
+    text = f"{path_of(run, step)}: sealed here by {ranks} {', '.join(map(str, sealed))}"
+    show(as_json, {"sealed_ranks": list(sealed)}, text)
 
 
 @options.verb()
@@ -175,14 +171,14 @@ def seal(
 @options.option("--name", type=NAME, help="Only this shard.")
 @options.level("durable")
 @options.timeout("60s", "Until when.")
-@options.service
+@partial(options.client, patient=True)
 def wait(
     run: str,
     step: int,
     name: str | None,
     level: Level,
     timeout: float,
-    url: str | None,
+    client: Client,
     as_json: bool,
 ) -> None:
     """Wait until a step, or one shard, has reached a level; exit 3 when it does not in time.
@@ -191,7 +187,7 @@ def wait(
 
     JSON: `level`, `age_seconds` since its save began.
     """
-    with _reach_until(timeout, url) as client:
+    with not_durable_if_answering(client.url):
         reached = client.wait(run, step, level, timeout, name=name)
         age = shown_span(reached.age_seconds)
         text = f"{path_of(run, step)}: {reached.level}, {age} after its save began"
@@ -201,10 +197,8 @@ def wait(
 @options.verb()
 @options.optional_run_and_step
 @options.timeout("60s", "The most to wait.")
-@options.service
-def flush(
-    run: str | None, step: int | None, timeout: float, url: str | None, as_json: bool
-) -> None:
+@partial(options.client, patient=True)
+def flush(run: str | None, step: int | None, timeout: float, client: Client, as_json: bool) -> None:
     """Drain first what is asked for, and wait until it is durable; exit 3 when it is not in time.
 
     A step that is named is sent even where a policy keeps it on the node. It is an error, exit 1,
@@ -212,7 +206,7 @@ def flush(
 
     JSON: `pending_shards`, `pending_bytes`, `pending_steps`: 0, 0 and none.
     """
-    with _reach_until(timeout, url) as client:
+    with not_durable_if_answering(client.url):
         _in_slices(client, partial(_flush_known, client, run, step), timeout, as_json)
         show(as_json, NOTHING_PENDING, _flushed(client, run, step))
 
@@ -220,8 +214,8 @@ def flush(
 @options.verb()
 @options.timeout("4min", "The most to wait.")
 @options.flag("--stay", help="The node does not go: have it take puts again.")
-@options.service
-def leave(timeout: float, stay: bool, url: str | None, as_json: bool) -> None:
+@partial(options.client, patient=True)
+def leave(timeout: float, stay: bool, client: Client, as_json: bool) -> None:
     """Take no more puts, and flush, before the node goes; exit 3 when not all is durable in time.
 
     The node is left, and drains on, when the time is over too. It takes puts again after --stay, or
@@ -230,11 +224,10 @@ def leave(timeout: float, stay: bool, url: str | None, as_json: bool) -> None:
     JSON: `pending_shards`, `pending_bytes`, `pending_steps`: 0, 0 and none.
     """
     if stay:
-        with reach(url) as client:
-            client.stay()
-            show(as_json, NOTHING_PENDING, "The node takes puts again.")
+        client.stay()
+        show(as_json, NOTHING_PENDING, "The node takes puts again.")
         return
-    with _reach_until(timeout, url) as client:
+    with not_durable_if_answering(client.url):
         _in_slices(client, client.leave, timeout, as_json)
         left = "The node takes no more puts, and all that it has is durable."
         show(as_json, NOTHING_PENDING, left)
@@ -263,14 +256,6 @@ def _in_slices(
                 bar.update(task, completed=dirty - _dirty_bytes(client, ends_at))
             else:
                 return
-
-
-@contextmanager
-def _reach_until(seconds: float, url: str | None) -> Iterator[Client]:
-    """Yield a client for a verb that waits for bytes to be safe, whose time may be over."""
-    client = reach(url, patient=True, seconds=seconds)
-    with not_durable_if_answering(url), client as reached:
-        yield reached
 
 
 def _flush_known(client: Client, run: str | None, step: int | None, seconds: float) -> None:
@@ -305,8 +290,8 @@ def _dirty_bytes(client: Client, ends_at: float) -> int:
 @options.verb()
 @options.run_and_step
 @options.yes
-@partial(options.service, exact=True)
-def delete(run: str, step: int, yes: bool, url: str | None, as_json: bool) -> None:
+@partial(options.client, exact=True)
+def delete(run: str, step: int, yes: bool, client: Client, as_json: bool) -> None:
     """Delete a step: here at once, and in S3 as soon as the drain gets to it.
 
     Objects between its own that cachetier did not put there stay.
@@ -317,43 +302,41 @@ def delete(run: str, step: int, yes: bool, url: str | None, as_json: bool) -> No
         refuse("deleting a step needs a yes", "Add --yes.")
     if not yes:
         click.confirm(visible(f"Delete {path_of(run, step)}, here and in S3?"), abort=True)
-    with reach(url) as client:
-        deleted = client.delete_step(run, step)
-        text = f"{path_of(run, step)}: deleted; shards that were here: {deleted}"
-        show(as_json, {"deleted_shards": deleted}, text)
+    deleted = client.delete_step(run, step)
+    text = f"{path_of(run, step)}: deleted; shards that were here: {deleted}"
+    show(as_json, {"deleted_shards": deleted}, text)
 
 
 @options.verb()
 @options.argument("node", help="Its host name, or the id of its cache directory.")
 @options.argument("run", type=RUN, required=False, help="Only this run.")
-@options.service
-def forget(node: str, run: str | None, url: str | None, as_json: bool) -> None:
+@options.client
+def forget(node: str, run: str | None, client: Client, as_json: bool) -> None:
     """Give up the steps that a node holds which will not return, so that jobs start without them.
 
     A node that is alive says again within minutes what it holds.
 
     JSON: `forgotten`, the steps: `run`, `step`, `save_id`, `world_size`, `ranks`, `nodes`.
     """
-    with reach(url) as client:
-        steps = client.forget(node, run)
-        lines = [
-            f"{path_of(each.run, each.step)}: given up, with save {each.save_id}" for each in steps
-        ]
-        document = {"forgotten": [asdict(each) for each in steps]}
-        show(as_json, document, "\n".join(lines) or f"{node} is forgotten; it held no step.")
+    steps = client.forget(node, run)
+    lines = [
+        f"{path_of(each.run, each.step)}: given up, with save {each.save_id}" for each in steps
+    ]
+    document = {"forgotten": [asdict(each) for each in steps]}
+    show(as_json, document, "\n".join(lines) or f"{node} is forgotten; it held no step.")
 
 
 @options.verb()
 @options.optional_run_and_step
 @options.flag("--list", "list_", help="List the pinned steps.")
 @options.flag("--remove", help="Let the step go again, as room and `keep_local` want.")
-@options.service
+@options.client
 def pin(
     run: str | None,
     step: int | None,
     list_: bool,
     remove: bool,
-    url: str | None,
+    client: Client,
     as_json: bool,
 ) -> None:
     """Keep a step on this node: it is not evicted, trimmed or deleted until `pin --remove`.
@@ -370,15 +353,14 @@ def pin(
             "`cachetier pin` needs RUN and STEP",
             "Give it: cachetier pin RUN STEP; --list lists what is pinned.",
         )
-    with reach(url) as client:
-        if run is None or step is None:
-            _show_pins(client.pins(), as_json)
-        elif remove:
-            was_pinned = client.unpin(run, step)
-            text = f"{path_of(run, step)}: {'pinned no more' if was_pinned else 'was not pinned'}"
-            show(as_json, {"was_pinned": was_pinned}, text)
-        else:
-            _show_pin(client.pin(run, step), as_json)
+    if run is None or step is None:
+        _show_pins(client.pins(), as_json)
+    elif remove:
+        was_pinned = client.unpin(run, step)
+        text = f"{path_of(run, step)}: {'pinned no more' if was_pinned else 'was not pinned'}"
+        show(as_json, {"was_pinned": was_pinned}, text)
+    else:
+        _show_pin(client.pin(run, step), as_json)
 
 
 # --- how they look -------------------------------------------------------------------------------

@@ -249,14 +249,14 @@ def _read(store: ObjectStore, key: str, etag: str, size_bytes: int) -> Iterator[
 @options.option("--to", type=FILE, help="A folder to make, of one file for each shard.")
 @options.option("--ranks", type=RANKS, help="Only what these put: 0-7, or 0,8. Default: all.")
 @options.timeout("1h", "For all of it.")
-@options.service
+@partial(options.client, patient=True)
 def restore(
     run: str,
     step: int | None,
     to: str | None,
     ranks: list[int] | None,
     timeout: float,
-    url: str | None,
+    client: Client,
     as_json: bool,
 ) -> None:
     """Bring a step back to this node, so that jobs that start here read it from this disk.
@@ -269,19 +269,18 @@ def restore(
     """
     if to is not None and ranks:
         refuse("--ranks goes with no --to", "Leave out one of them.")
-    with reach(url, patient=True, seconds=timeout) as client:
-        chosen = _newest(client, run) if step is None else step
-        if to is not None:
-            _write(client, run, chosen, to, timeout, as_json)
-        else:
-            _bring(client, run, chosen, ranks or [], timeout, as_json)
+    chosen = _newest(client, run) if step is None else step
+    if to is not None:
+        _write(client, run, chosen, to, timeout, as_json)
+    else:
+        _bring(client, run, chosen, ranks or [], timeout, as_json)
 
 
 @options.verb()
 @options.run_and_newest
 @options.timeout("1h", "For all of it.")
-@options.service
-def verify(run: str, step: int | None, timeout: float, url: str | None, as_json: bool) -> int:
+@options.client
+def verify(run: str, step: int | None, timeout: float, client: Client, as_json: bool) -> int:
     """Read a step as a restore would, from the nearest copies, and check every byte; keep nothing.
 
     Exit 5 when a shard has no good copy: each is named.
@@ -289,22 +288,19 @@ def verify(run: str, step: int | None, timeout: float, url: str | None, as_json:
     JSON: `run`, `step`, `shards`, `size_bytes`, `local_shards` (what was read on this node), `bad`:
     list of `name`, `rank`, `message`.
     """
-    with reach(url, seconds=timeout) as client:
-        from cachetier_client.step_files import whole_step
+    from cachetier_client.step_files import whole_step
 
-        step = _newest(client, run) if step is None else step
-        found = whole_step(client, run, step, timeout_seconds=timeout)
-        bad = _bad_shards(client, run, step, found.shards, timeout, as_json)
-        here = sum(shard.state in ("clean", "dirty") for shard in found.shards)
-        size_bytes = sum(shard.size_bytes for shard in found.shards)
-        what = {"run": run, "step": step, "shards": len(found.shards), "size_bytes": size_bytes}
-        where = f"{here} on this node, {len(found.shards) - here} in S3"
-        text = (
-            f"{path_of(run, step)}: {counted(len(found.shards), 'shard')}, {shown_size(size_bytes)}"
-        )
-        verdict = f"{counted(len(bad), 'shard')} without a good copy" if bad else "all are good"
-        document = {**what, "local_shards": here, "bad": bad}
-        show(as_json, document, f"{text} ({where}): {verdict}")
+    step = _newest(client, run) if step is None else step
+    found = whole_step(client, run, step, timeout_seconds=timeout)
+    bad = _bad_shards(client, run, step, found.shards, timeout, as_json)
+    here = sum(shard.state in ("clean", "dirty") for shard in found.shards)
+    size_bytes = sum(shard.size_bytes for shard in found.shards)
+    what = {"run": run, "step": step, "shards": len(found.shards), "size_bytes": size_bytes}
+    where = f"{here} on this node, {len(found.shards) - here} in S3"
+    text = f"{path_of(run, step)}: {counted(len(found.shards), 'shard')}, {shown_size(size_bytes)}"
+    verdict = f"{counted(len(bad), 'shard')} without a good copy" if bad else "all are good"
+    document = {**what, "local_shards": here, "bad": bad}
+    show(as_json, document, f"{text} ({where}): {verdict}")
     if bad and not as_json:
         named = (f"{each['name']} (rank {each['rank']}): {each['message']}" for each in bad)
         move = "Next: Restore another step; `cachetier fsck` looks at all of them."
