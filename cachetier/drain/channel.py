@@ -21,6 +21,7 @@ from contextlib import suppress
 from functools import partial
 from inspect import Parameter, signature
 from itertools import count
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast, get_type_hints
 
 from cachetier_client.transport.wire import Frame, FrameError, receive_frame, send_frame
@@ -92,7 +93,7 @@ METHODS = {
 
 
 class AskingEnd:
-    """The drain's end: ``serve`` is called from many threads, replies come by id.
+    """The drain's end: many threads call the methods of ``serve``, replies come by id.
 
     A call returns when what it reported is synced, one without a reply at once. It raises
 
@@ -102,7 +103,8 @@ class AskingEnd:
     """
 
     def __init__(self, sock: socket.socket) -> None:
-        self.serve = cast("DrainService", _Calls(self))
+        calls = {name: partial(self.ask, name) for name in METHODS}
+        self.serve = cast("DrainService", SimpleNamespace(**calls))
         self._socket = sock
         self._sending = threading.Lock()
         self._lock = threading.Lock()
@@ -175,16 +177,6 @@ class AskingEnd:
             abandoned, self._waiting = self._waiting, {}
         for reply in abandoned.values():
             reply.set_result(None)
-
-
-class _Calls:
-    """Stands for ``DrainService`` in the drain process."""
-
-    def __init__(self, channel: AskingEnd) -> None:
-        self._channel = channel
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return partial(self._channel.ask, name)
 
 
 class DrainLink:

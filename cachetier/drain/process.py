@@ -146,20 +146,9 @@ def _drain(
         open_store=lambda name: bucket_of(remote.beside(name)).objects,
         store_clock=store_clock,
     )
-    _give_way(serve, signals, drain, courtesy)
-    drain.run()
-
-
-def _give_way(serve: DrainService, signals: Signals, drain: DrainLoop, courtesy: Courtesy) -> None:
-    """Have ``drain`` give way to training from now on."""
-    giving_way = GivingWay(
-        drain.gates,
-        courtesy,
-        Sensors(),
-        serve.report_courtesy,
-        SystemClock(),
-    )
+    giving_way = GivingWay(drain.gates, courtesy, Sensors(), serve.report_courtesy, clock)
     giving_way.start(signals.sleep)
+    drain.run()
 
 
 if __name__ == "__main__":

@@ -75,22 +75,6 @@ class DrainSettings:
     store_clock: StoreClock = field(default_factory=StoreClock)
 
 
-def open_service(context: DrainContext, settings: DrainSettings) -> DrainService:
-    """Return what answers one drain."""
-    return DrainService(
-        context,
-        DrainOrders(
-            settings.remote,
-            context.store.store_id,
-            str(settings.cache_dir / _own_name(LOCK_NAME, settings.remote)),
-            settings.size,
-            settings.max_rate,
-            log_format.level(),
-        ),
-        settings.compression,
-    )
-
-
 def _own_name(name: str, remote: RemoteSettings) -> str:
     """Return ``name`` for one of several drains; the durable one's stays as it is."""
     return name if remote.role == "durable" else f"{name}-{remote.name}"
@@ -125,7 +109,15 @@ class Supervisor:
             {mount.run: mount for mount in settings.mounts},
             settings.store_clock,
         )
-        self._service = open_service(context, settings)
+        orders = DrainOrders(
+            settings.remote,
+            store.store_id,
+            str(settings.cache_dir / _own_name(LOCK_NAME, settings.remote)),
+            settings.size,
+            settings.max_rate,
+            log_format.level(),
+        )
+        self._service = DrainService(context, orders, settings.compression)
         self._changes = changes
         group = _own_name(f"{cgroup.NAME}{store.store_id}", settings.remote)
         self._arguments = [group, ",".join(map(str, settings.cpus))]
