@@ -110,3 +110,16 @@ def test_a_busy_drain_hears_that_a_put_waits_for_room(
     monkeypatch.setattr(type(node.store.space), "wanted_bytes", 1)
 
     assert serve.service.next_work(0).hurried
+
+
+def test_a_claim_counts_what_was_here_at_the_start_until_the_next_one_is_written_down(
+    node: Node, clock: FakeClock
+) -> None:
+    serve = Answering(node, clock)
+    before = serve.service.read_claim().counter
+    node.put(IDS, "a", DATA)
+    assert serve.service.read_claim().counter == before
+
+    serve.service.intend_claim("", "nonce", "")
+
+    assert serve.service.read_claim().counter > before
