@@ -31,13 +31,15 @@ def spread(words: list[str], values_after: Mapping[str, bool], before_run: int) 
         values_after: For each option whether the next word is its value.
         before_run: How many arguments come before RUN.
     """
-    places = _arguments(words, values_after)[before_run:]
+    given, usual = _arguments(words, values_after), os.environ.get("CACHETIER_RUN")
+    places = given[before_run:]
+    if not places and given and usual:
+        return [*words[: given[-1] + 1], usual, *words[given[-1] + 1 :]]
     if not places:
         return words
     at = places[0]
     word = words[at].removeprefix("cachetier://").rstrip("/") or words[at]
     run, sign, rest = word.partition("/")
-    usual = os.environ.get("CACHETIER_RUN")
     if sign and run and not word.startswith(MOUNT_MARK):
         return [*words[:at], run, f"/{rest}", *words[at + 1 :]]
     follows = words[places[1]] if len(places) > 1 else ""

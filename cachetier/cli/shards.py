@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cachetier.cli.addresses import StepOrPath
 
 PIECE_BYTES = 4 << 20
+SHARD_SECONDS, STEP_SECONDS = 60.0, 300.0
 _STANDARD_INPUT = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _SAFE = {
     "local": "safe on this node",
@@ -55,7 +56,7 @@ _SAFE = {
 )
 @options.level("local", "local; or wait for replicated, durable.")
 @options.option("--remote-endpoint", help="Of s3://: default as of the service.")
-@options.timeout("5min")
+@options.duration("--timeout", "For each call; default 60s, of a whole step 5min.")
 @options.url
 @options.as_json
 def put(
@@ -64,7 +65,7 @@ def put(
     step: StepOrPath | None,
     name: str | None,
     remote_endpoint: str | None,
-    timeout: float,
+    timeout: float | None,
     url: str | None,
     as_json: bool,
     **given: Any,
@@ -85,6 +86,8 @@ def put(
     from cachetier.cli.transfer import is_remote, put_step, step_in
 
     is_whole = is_remote(source) or Path(source).is_dir()
+    if timeout is None:
+        timeout = STEP_SECONDS if is_whole else SHARD_SECONDS
     if sys.stdin is None and source in _STANDARD_INPUT:
         refuse("standard input is closed", "Name a file, or redirect one.")
     number = step_in(source) if step is None else step
@@ -106,17 +109,24 @@ def put(
         return
     if name is None and source in _STANDARD_INPUT:
         refuse("standard input needs --name", "Give it: --name NAME")
-    seal, element_size, ack = (given.pop(each) for each in ("seal", "element_size", "level"))
-    part: dict[str, Any] = {**given, "timeout_seconds": timeout}
     with reach(url, patient=True, seconds=timeout) as client:
         ids = {"run": run, "step": number, "name": name or Path(source).name}
-        receipt = _put(
-            client, source, ids, {**part, "ack": ack, "element_size": element_size}, as_json
-        )
-        sealed = client.seal(run, number, **part) if seal else ()
-        what = f"{shown_size(receipt.size_bytes)}, {receipt.digest}"
-        text = f"{path_of(run, number, receipt.name)}: {what}, {_SAFE[receipt.level]}"
-        show(as_json, {**asdict(receipt), "sealed_ranks": list(sealed)}, text)
+        _put_one(client, source, ids, {**given, "timeout_seconds": timeout}, as_json)
+
+
+def _put_one(
+    client: Client, source: str, ids: dict[str, Any], given: dict[str, Any], as_json: bool
+) -> None:
+    """Put one shard; then seal its part, if that is wanted."""
+    seal, element_size, ack = (given.pop(each) for each in ("seal", "element_size", "level"))
+    receipt = _put(
+        client, source, ids, {**given, "ack": ack, "element_size": element_size}, as_json
+    )
+    sealed = client.seal(ids["run"], ids["step"], **given) if seal else ()
+    what = f"{shown_size(receipt.size_bytes)}, {receipt.digest}"
+    path = path_of(ids["run"], ids["step"], receipt.name)
+    document = {**asdict(receipt), "sealed_ranks": list(sealed)}
+    show(as_json, document, f"{path}: {what}, {_SAFE[receipt.level]}")
 
 
 def _refuse_options_of_one(name: str | None, given: dict[str, Any]) -> None:

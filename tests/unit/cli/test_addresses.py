@@ -32,7 +32,8 @@ def test_what_comes_before_the_run_is_left(monkeypatch: pytest.MonkeyPatch) -> N
     assert spread(["a/b", "r/7"], OPTIONS, 1) == ["a/b", "r", "/7"]
     assert spread(["-", "r/7"], OPTIONS, 1) == ["-", "r", "/7"]
     monkeypatch.setenv("CACHETIER_RUN", "usual")
-    assert spread(["a/b"], OPTIONS, 1) == ["a/b"]
+    assert spread(["a/b", "--seal"], OPTIONS, 1) == ["a/b", "usual", "--seal"]
+    assert spread(["--seal"], OPTIONS, 1) == ["--seal"]
 
 
 @pytest.mark.parametrize(
