@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -61,6 +62,16 @@ def run_url(run: str, step: int | None = None) -> str:
     return base if step is None else f"{base}/{step}"
 
 
+def place_url(first: str | int, *more: int) -> str:
+    """Return the page of what a cell of the view names: a run, a step, a mount or a node."""
+    name = str(first)
+    if "://" in name:
+        return f"{name}/"
+    if name.startswith(MOUNT_MARK):
+        return f"/console/mounts/{quote(name.removeprefix(MOUNT_MARK), safe='')}"
+    return run_url(name, *more)
+
+
 def rendered(template: str, **values: Any) -> Markup:
     """Return a template with ``values``, every one of them escaped."""
     return Markup(_environment().get_template(template).render(**values))
@@ -92,6 +103,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "static": static_url,
         "run_url": run_url,
+        "place_url": place_url,
         "counted": counted,
         "htmx_config": json.dumps(_HTMX),
     }

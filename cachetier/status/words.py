@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from cachetier_client.identity.names import MOUNT_MARK
@@ -13,7 +14,7 @@ STANDSTILL_SECONDS = 60.0
 WELL_STATES = ("ok", "unasked")  # of a remote with which nothing is wrong that anybody knows of
 _LONG_UNITS = ((86_400.0, "day"), (3_600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 
-Status = dict[str, Any]
+Status = Mapping[str, Any]
 
 
 def worst(status: Status) -> tuple[float, str]:
@@ -75,15 +76,6 @@ def last_error(drain: Status, now: float) -> list[str]:
         return []
     age = shown_span(max(0.0, now - last["at"]))
     return [f"the drain's last error, {age} ago: {last['message']} ({last['code']})"]
-
-
-def troubles(status: Status, now: float) -> list[str]:
-    """Say what is wrong with a node beside its exposure, the gravest first."""
-    damaged = status["quarantined_shards"]
-    found = [f"{counted(damaged, 'damaged shard')}: see `cachetier status`"] if damaged else []
-    found += [str(warning) for warning in status["warnings"]]
-    found += last_error(status["drain"], now)
-    return found + [str(conflict) for conflict in status["drain"].get("conflicts", ())]
 
 
 def are(number: int, noun: str) -> str:

@@ -117,7 +117,7 @@ def test_a_page_needs_its_session_and_no_token_opens_it(served: Served) -> None:
 def test_the_page_of_the_node_leads_with_exposure(served: Served, owner: Browser) -> None:
     home = text(owner.get("/"))
     assert home.index("Losing this node now costs") < home.index("Acknowledged")
-    for word in ("Backlog", "Durable in", "Runs", "Remotes", "Compression", "Events", "r / 1"):
+    for word in ("Backlog", "Durable in", "Runs", "Remotes", "Compression", "Pending run"):
         assert word in home
     assert "rank 0 of 2 has sealed r/1" in home
 

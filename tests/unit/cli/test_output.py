@@ -225,10 +225,10 @@ def test_status_shows_the_most_exposed_runs_first_in_eighty_columns() -> None:
 
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     rows = [" ".join(line.split()) for line in text.splitlines()]
-    assert "new none - 1.0 min -" in rows
-    assert "safe-0 1200 4.0 min ago no -" in rows
+    assert "new 1.0 min none - -" in rows
+    assert "safe-0 no 1200 4.0 min ago -" in rows
     assert "and 3 more" in rows
-    assert "would lose 1.1 h of training with this node: the objective is 30 min" in " ".join(rows)
+    assert "Losing this node now costs 1 hour of training." in rows
 
 
 def test_status_shows_what_waits_in_mounts_in_plain_words() -> None:
@@ -261,7 +261,7 @@ def test_status_claims_no_safety_where_no_step_is_durable() -> None:
     new = run("new", durable_step=None, durable_age_seconds=None)
     (row,) = (line for line in shown(status(exposure=[new])).splitlines() if "new" in line)
 
-    assert row.split() == ["new", "none", "-", "-", "-"]
+    assert row.split() == ["new", "-", "none", "-", "-"]
 
 
 def test_status_says_what_can_go_where_that_is_not_all_that_is_clean() -> None:
@@ -284,15 +284,17 @@ def test_status_names_what_is_stuck_pinned_and_wanted_by_nobody() -> None:
         )
     )
 
-    assert "2 steps are incomplete, the oldest since 2.0 h" in text
+    assert "2 steps incomplete, the oldest since 2.0 h" in " ".join(text.split())
     assert "pinned 1.0 GB in 1 step" in text
     assert "unwanted 1.0 MB in 3 shards" in text
 
 
-@pytest.mark.parametrize(("eta", "words"), [(60.0, "done in 1.0 min"), (None, "eta not known yet")])
+@pytest.mark.parametrize(
+    ("eta", "words"), [(60.0, "all durable in 1.0 min"), (None, "nobody can tell yet when")]
+)
 def test_status_says_how_long_the_drain_still_takes(eta: float | None, words: str) -> None:
     assert words in shown(status(eta_seconds=eta))
-    assert words not in shown(status(eta_seconds=eta, dirty_shards=0))
+    assert words not in shown(status(eta_seconds=eta, dirty_bytes=0))
 
 
 def test_status_shows_what_a_policy_keeps_here_and_what_nobody_can_tell() -> None:
@@ -303,7 +305,7 @@ def test_status_shows_what_a_policy_keeps_here_and_what_nobody_can_tell() -> Non
     )
 
     assert "local only, by policy: 1.0 GB in 2 steps" in text
-    assert text.splitlines()[-1].rstrip().endswith(" -")
+    assert text.splitlines()[-1].rstrip().endswith(" unknown")
 
 
 def test_status_says_what_holds_the_drain_back() -> None:

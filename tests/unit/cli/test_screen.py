@@ -27,7 +27,14 @@ def run(name: str, seconds: float, *, step: int | None = 1200) -> dict[str, Any]
 
 def pending(name: str, dirty_bytes: int, eta: float | None = 340.0) -> dict[str, Any]:
     sizes = {"size_bytes": 40 * 10**9, "dirty_bytes": dirty_bytes}
-    return {"run": name, "step": 1300, "state": "sealed", "eta_seconds": eta, **sizes}
+    return {
+        "run": name,
+        "step": 1300,
+        "state": "sealed",
+        "eta_seconds": eta,
+        "started_at": 40.0,
+        **sizes,
+    }
 
 
 def remote(name: str = "durable", **changes: Any) -> dict[str, Any]:
@@ -91,22 +98,23 @@ def test_the_worst_that_can_be_fits_the_terminal(width: int, height: int) -> Non
     )
     text = shown(many, width=width, height=height)
     assert fits(text, width, height)
-    for words in ("fenced", "exposed  20 min of a-run", "q: end"):
+    for words in ("fenced", "costs 20 minutes of training", "q: end"):
         assert words in text
 
 
 def test_a_node_says_first_what_losing_it_would_cost() -> None:
     text = shown(node(exposure=[run("llama", 720.0)], dirty_bytes=30 * 10**9))
-    assert "exposed  12 min of llama (objective 30 min)   durable in 3.4 min" in text
-    assert "put 400 MB/s" in text
+    assert "Losing this node now costs 12 minutes of training." in text
+    assert "the most exposed is llama, objective 30 min, all durable in 3.4 min" in text
+    assert "acknowledged 400 MB/s" in text
     assert "llama   12 min          1200  13 min ago  30.0 GB" in text
 
 
 def test_a_calm_node_is_at_no_risk() -> None:
     text = shown(node(dirty_bytes=0, eta_seconds=0.0, exposure=[run("r", 0.0)]))
-    assert "exposed  nothing" in text
+    assert "Losing this node now costs nothing." in text
     unknown = shown(node(exposure=[run("new", 0.0, step=None)]))
-    assert "exposed  no durable step to count from" in unknown
+    assert "no step is whole yet" in unknown
     assert "!" not in text
 
 
@@ -117,7 +125,7 @@ def mount(name: str = "data", **changes: Any) -> dict[str, Any]:
 
 def test_what_waits_in_a_mount_is_at_risk_as_a_run_is() -> None:
     text = shown(node(mounts=[mount(), mount("logs", objects=0, exposure_seconds=0.0)]))
-    assert "exposed  1.5 min of s3:data" in text
+    assert "the most exposed is s3:data" in text
     rows = [line.split() for line in text.splitlines()]
     assert ["s3:data", "1.5", "min", "12", "1.0", "GB", "-"] in rows
     assert ["s3:logs", "no", "-", "1.0", "GB", "-"] in rows
@@ -148,8 +156,8 @@ def test_steps_that_the_status_does_not_list_are_counted() -> None:
 
 def test_a_pending_step_shows_how_much_of_it_was_sent() -> None:
     text = shown(node(pending=[pending("r", 30 * 10**9), pending("q", 0, eta=None)]))
-    assert "██░░░░░░░░  5.7 min" in text
-    assert "██████████        ?" in text
+    assert "██░░░░░░░░     5.7 min" in text
+    assert "██████████     unknown" in text
 
 
 @pytest.mark.parametrize(
@@ -173,7 +181,7 @@ def test_a_long_reason_is_cut_and_leaves_the_other_columns_whole() -> None:
     text = shown(node(remotes=[remote(state="unreachable", reason=reason, eta_seconds=None)]))
     assert "remote   state        " in text
     assert "durable  unreachable  " in text
-    assert "30.0 GB    ?  head_bucket: Could not c" in text
+    assert "30.0 GB  unknown  head_bucket: Could not c" in text
 
 
 def test_a_long_address_is_cut_in_front_so_that_the_clock_stays() -> None:
@@ -188,7 +196,7 @@ def test_a_node_that_is_away_says_so_and_keeps_what_was_last_known() -> None:
     text = shown(gone)
     assert "  away  " in text
     assert "cannot connect to unix:///x; asking on" in text
-    assert "12 min of llama" in text
+    assert "the most exposed is llama" in text
     never = Node("unix:///x")
     never.failed("cannot connect", 0.0)
     assert "cannot connect; asking on" in shown(never)
@@ -203,7 +211,7 @@ def test_several_nodes_are_a_table_with_the_worst_first() -> None:
     assert fits(text, 80, 24)
     lines = [line for line in text.splitlines() if line.startswith("node-")]
     assert [line[:6] for line in lines] == ["node-3", "node-2", "node-1"]
-    assert "3 nodes  2 ready" in text
+    assert "3 nodes, 2 ready" in text
     assert "1.0 h" in lines[1]
     assert "! node-3:7070: cannot connect" in text
     assert "! node-2:7070: look here" in text

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from cachetier.console import cluster
-from cachetier.console.cluster import Cluster, figures_in, metrics_of
+from cachetier.console.cluster import Cluster, metrics_of
 
 METRICS = """
 # TYPE cachetier_build_info gauge
@@ -54,28 +54,39 @@ class Nodes:
         return Cluster(tuple(self.says), "scrape", self.fetch, lambda: self.now)
 
 
+def rows(asked: Cluster) -> list[dict[str, str]]:
+    """Return the rows of the page, by the titles of their columns."""
+    shown = asked.shown()["nodes"]
+    titles = [each.strip("<~") for each in shown.titles]
+    return [dict(zip(titles, (cell.text for cell in row), strict=True)) for row in shown.rows]
+
+
+WHY = "most exposed, or what is wrong"
+
+
 def test_a_node_says_its_worst_exposure_and_its_durable_remote() -> None:
-    found = figures_in(METRICS % (0, 0), "http://a:7070", 1.0)
-    assert found.worst == (3600.0, "b")
-    assert (found.eta_seconds, found.state, found.version) == (120.0, "ready", "1.2")
-    assert found.used_share == 0.25
+    nodes = Nodes()
+    nodes.says = {"http://a:7070": METRICS % (0, 0)}
+    (row,) = rows(nodes.cluster())
+    assert (row["exposed"], row[WHY]) == ("1.0 h", "b")
+    assert (row["done in"], row["state"], row["version"]) == ("2.0 min", "ready", "1.2")
+    assert row["used"] == "25%"
 
 
 def test_rates_are_between_two_rounds_and_begin_anew_with_a_restart() -> None:
     nodes = Nodes()
     nodes.says = {"http://a:7070": METRICS % (1000, 500)}
     asked = nodes.cluster()
-    (first,) = asked.rows()
-    assert (first.put, first.exposed, first.exposed_tone) == ("-", "1.0 h", "bad")
+    assert rows(asked)[0]["put"] == "-"
     nodes.says["http://a:7070"] = METRICS % (21_000, 10_500)
     nodes.now += 10
-    (second,) = asked.rows()
-    assert (second.put, second.drained) == ("2.0 kB/s", "1.0 kB/s")
+    (second,) = rows(asked)
+    assert (second["put"], second["drained"]) == ("2.0 kB/s", "1.0 kB/s")
     nodes.says["http://a:7070"] = (METRICS % (10, 5)).replace(
         "start_time_seconds 5", "start_time_seconds 9"
     )
     nodes.now += 10
-    assert asked.rows()[0].put == "-"
+    assert rows(asked)[0]["put"] == "-"
 
 
 def test_who_does_not_answer_comes_first_and_says_why() -> None:
@@ -85,21 +96,35 @@ def test_who_does_not_answer_comes_first_and_says_why() -> None:
         "http://gone:7070": ValueError("nobody listens there"),
         "http://other:7070": "up 1\n",
     }
-    rows = nodes.cluster().rows()
-    assert {row.label: row.error for row in rows} == {
+    asked = nodes.cluster()
+    found = rows(asked)
+    assert {row["node"]: row[WHY] for row in found} == {
         "gone:7070": "nobody listens there",
         "other:7070": "this is no cachetier service",
-        "well:7070": "",
+        "well:7070": "b",
     }
-    assert rows[-1].label == "well:7070"
-    assert cluster.ready_of(rows) == 1
+    assert found[-1]["node"] == "well:7070"
+    assert asked.shown()["summary"].startswith("3 nodes, 1 ready, 300 B dirty")
+
+
+def test_a_node_that_is_away_keeps_the_dirty_bytes_that_it_had() -> None:
+    nodes = Nodes()
+    nodes.says = {"http://a:7070": METRICS % (0, 0)}
+    asked = nodes.cluster()
+    rows(asked)
+    nodes.says["http://a:7070"] = ValueError("nobody listens there")
+    nodes.now += 10
+    (row,) = rows(asked)
+    assert (row["dirty"], row[WHY]) == ("300 B", "nobody listens there")
 
 
 def test_many_who_watch_share_a_round() -> None:
     nodes = Nodes()
     nodes.says = {"http://a:7070": METRICS % (0, 0)}
     asked = nodes.cluster()
-    assert asked.rows() is asked.rows()
+    rows(asked)
+    nodes.says["http://a:7070"] = ValueError("asked twice")
+    assert rows(asked)[0]["state"] == "ready"
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from cachetier_client.identity import names
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from cachetier.console.cluster import Cluster, ready_of
+from cachetier.console.cluster import Cluster
 from cachetier.console.rendering import run_url, static_files
 from cachetier.console.steps import StepRow
 from cachetier.doors.http.browsers import CONSOLE_PATH, HOME_PATH
@@ -121,8 +121,7 @@ def _cluster_pages(
 
     async def asked(request: Request) -> dict[str, Any]:
         node.access.check(caller_of(request.scope), "status", None)
-        rows = await live.pools.patient(cluster.rows)
-        return {"rows": rows, "ready": ready_of(rows)}
+        return await live.pools.patient(cluster.shown)
 
     @router.get(f"{CONSOLE_PATH}cluster")
     async def cluster_page(request: Request) -> Response:

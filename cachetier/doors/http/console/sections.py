@@ -12,19 +12,20 @@ from cachetier_client.identity.names import base_run
 from markupsafe import Markup
 
 from cachetier.access.principals import Caller
-from cachetier.console import grid, node, steps, timeline
+from cachetier.console import grid, steps, timeline
 from cachetier.console.history import History
 from cachetier.console.rendering import rendered
 from cachetier.doors.http.console.visit import sees_node
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.operations import Operations
 from cachetier.model.names import is_hidden
-from cachetier.status.words import troubles
+from cachetier.status import view
 from cachetier.steps.views import StepProgress
 from cachetier.telemetry.recent_events import RecentEvent
 
 EVENTS_SHOWN = 40
 FIRST_ROWS = 24
+PENDING_ROWS = 12
 
 Sections = Mapping[str, Markup]
 Lines = tuple[grid.GridWindow, tuple[grid.Line, ...]]
@@ -44,21 +45,21 @@ class Live:
         runs = [run for run in found if caller.principal.sees(run) and not is_hidden(run)]
         events = rendered("events.html", events=self._events(caller))
         if not sees_node(self.node.access, caller):
-            rows = node.runs_of(runs, None)
-            mounts = [{"mount": name} for name in self.node.s3.seen_by(caller)]
-            return {"runs": rendered("runs.html", runs=rows, mounts=mounts), "events": events}
+            mounts = view.mounts([{"mount": name} for name in self.node.s3.seen_by(caller)])
+            rows = rendered("runs.html", runs=view.runs(None, runs), mounts=mounts)
+            return {"runs": rows, "events": events}
         look = await self.history.look()
         status, rates = look.status, look.rates
-        pending, more = node.pending_of(status)
-        codecs, totals = node.codecs_of(status)
-        rows, mounts = node.runs_of(runs, status), status["mounts"]
+        codecs, totals = view.codecs(status)
+        mounts = view.mounts(status["mounts"], status["exposure_objective_seconds"])
+        pending = view.pending(status, look.at).first(PENDING_ROWS)
         return {
-            "exposure": rendered("exposure.html", exposure=node.exposure_of(status), status=status),
-            "troubles": rendered("troubles.html", troubles=troubles(dict(status), look.at)),
-            "tiles": rendered("tiles.html", tiles=node.tiles_of(status, rates)),
-            "runs": rendered("runs.html", runs=rows, mounts=mounts),
-            "remotes": rendered("remotes.html", remotes=node.remotes_of(status, rates)),
-            "pending": rendered("pending.html", pending=pending, more=more),
+            "exposure": rendered("exposure.html", exposure=view.verdict(status), status=status),
+            "troubles": rendered("troubles.html", troubles=view.troubles(status, look.at)),
+            "tiles": rendered("tiles.html", tiles=view.tiles(status, rates)),
+            "runs": rendered("runs.html", runs=view.runs(status, runs), mounts=mounts),
+            "remotes": rendered("remotes.html", remotes=view.remotes(status, rates)),
+            "pending": rendered("pending.html", pending=pending),
             "codecs": rendered("codecs.html", codecs=codecs, totals=totals),
             "events": events,
         }

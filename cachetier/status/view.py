@@ -1,0 +1,342 @@
+"""The one view of a node: its verdict, figures and tables, in words. Each surface lays them out.
+
+``cachetier status`` and ``top``, the console and its page of the cluster show what is computed
+here, from the status object and the rates between two of them, so that a figure reads the same
+wherever it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from cachetier_client.identity.names import MOUNT_MARK
+from cachetier_client.units import counted, shown_size, shown_span
+
+from cachetier.status.rates import Node, Rates
+from cachetier.status.words import (
+    danger,
+    held_back,
+    last_error,
+    long_span,
+    remote_state,
+    worst,
+    worst_state,
+)
+
+Status = Mapping[str, Any]
+
+GOOD, NEAR, BAD = "good", "near", "bad"
+TONES = {"ready": GOOD, "ok": GOOD, "throttled": NEAR, "leaving": NEAR, "unasked": ""}
+
+
+class Cell(NamedTuple):
+    """A figure in words; ``share`` is drawn as a bar, ``path`` is what it names: a link."""
+
+    text: str
+    tone: str = ""
+    share: float | None = None
+    path: tuple[Any, ...] = ()
+
+
+class Tile(NamedTuple):
+    """One figure of now with its unit, and a note beside it; ``share`` is drawn as a bar."""
+
+    label: str
+    value: str
+    note: str = ""
+    tone: str = ""
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of figures. ``<`` before a title: of words, ``~``: of words that may wrap.
+
+    ``more`` is how many rows there are beside these.
+    """
+
+    titles: tuple[str, ...]
+    rows: Sequence[tuple[Cell, ...]]
+    more: int = 0
+
+    def first(self, rows: int) -> Table:
+        """Return a table of at most ``rows`` lines, the last of which may count the others."""
+        if len(self.rows) + self.more <= rows:
+            return self
+        shown = self.rows[: max(0, rows - 1)]
+        return replace(self, rows=shown, more=len(self.rows) + self.more - len(shown))
+
+    def without(self, *titles: str) -> Table:
+        """Return the table without the columns of these titles."""
+        kept = [at for at, title in enumerate(self.titles) if title.lstrip("<~") not in titles]
+        rows = [tuple(row[at] for at in kept) for row in self.rows]
+        return replace(self, titles=tuple(self.titles[at] for at in kept), rows=rows)
+
+
+class Verdict(NamedTuple):
+    """What losing this node would cost, in a sentence; ``details`` stand below it."""
+
+    sentence: str
+    tone: str
+    details: tuple[str, ...]
+
+
+def verdict(status: Status) -> Verdict:
+    """Say what losing the node now would cost."""
+    seconds, name = worst(status)
+    objective = status["exposure_objective_seconds"]
+    details = [f"objective {shown_span(objective)}"]
+    if seconds:
+        what = "writes" if name.startswith(MOUNT_MARK) else "training"
+        sentence = f"Losing this node now costs {long_span(seconds)} of {what}."
+        details.insert(0, f"the most exposed is {name}")
+    elif any(run["durable_step"] is None for run in status["exposure"]):
+        sentence = "Nothing is at stake that this node could bring back: no step is whole yet."
+    else:
+        sentence = "Losing this node now costs nothing."
+    if status["dirty_bytes"]:
+        eta = status["eta_seconds"]
+        unknown = "nobody can tell yet when all is durable"
+        details.append(unknown if eta is None else f"all durable in {shown_span(eta)}")
+    if stuck := status["incomplete"]["steps"]:
+        oldest = shown_span(status["incomplete"]["oldest_seconds"])
+        details.append(f"{counted(stuck, 'step')} incomplete, the oldest since {oldest}")
+    tone = danger(seconds, objective) or (NEAR if stuck else GOOD)
+    return Verdict(sentence, tone, tuple(details))
+
+
+def tiles(status: Status, rates: Rates) -> list[Tile]:
+    """Return the figures of now."""
+    capacity = max(1, status["capacity_bytes"])
+    share = status["used_bytes"] / capacity
+    backlog, waits = status["dirty_bytes"], status["waiting_bytes"]
+    oldest = f", oldest {shown_span(status['oldest_dirty_seconds'])}" if backlog else ""
+    puts_wait = f"puts wait for {shown_size(waits)}" if waits else "no put waits"
+    running = status["drain"].get("pid")
+    clean = f"{shown_size(status['clean_bytes'])} clean here"
+    shards = counted(status["dirty_shards"], "shard")
+    return [
+        Tile("Acknowledged", speed(rates.put), puts_wait, BAD if waits else ""),
+        Tile("Drained", speed(rates.drained), _drain_note(status["drain"]), "" if running else BAD),
+        Tile("Backlog", shown_size(backlog), f"{shards}{oldest}"),
+        Tile("Durable in", eta(status["eta_seconds"]), counted(status["pending_steps"], "step")),
+        Tile("Restored", speed(rates.restored), clean),
+        Tile("Cache", f"{share:.0%}", f"of {shown_size(capacity)}", share=share),
+    ]
+
+
+def _drain_note(drain: Status) -> str:
+    if not drain.get("pid"):
+        return "the drain is not running"
+    return ", ".join(restraint(drain)) or f"{drain.get('in_flight', 0)} in flight"
+
+
+def restraint(drain: Status) -> list[str]:
+    """Say whether a drain holds back for training; empty if not."""
+    courtesy = drain.get("courtesy") or {}
+    if courtesy.get("restraint", "none") == "none":
+        return []
+    busy = courtesy["busy_ranks"]  # none: the kernel says that somebody waits
+    return ["holds back for training" + (f" ({counted(busy, 'busy rank')})" if busy else "")]
+
+
+def runs(status: Status | None, names: Sequence[str] | None = None) -> Table:
+    """Return a row for each run, the most exposed first; without a status only ``names``."""
+    exposure = status["exposure"] if status is not None else ()
+    known = {str(each["run"]): each for each in exposure}
+    names = list(known) if names is None else names
+    seen = set(names)
+    objective = status["exposure_objective_seconds"] if status is not None else 0.0
+    rows = [_run(each, objective) for run, each in known.items() if run in seen]
+    rows += [(Cell(run, path=(run,)), *_dashes(4)) for run in names if run not in known]
+    return Table(("<run", "exposed", "durable step", "saved", "dirty"), rows)
+
+
+def _run(run: Status, objective: float) -> tuple[Cell, ...]:
+    name, age, step = str(run["run"]), run["durable_age_seconds"], run["durable_step"]
+    return (
+        Cell(name, path=(name,)),
+        exposed(run["exposure_seconds"], objective, calm=step is not None),
+        Cell("none" if step is None else str(step)),
+        Cell("-" if age is None else f"{shown_span(age)} ago"),
+        Cell(size_or_dash(run["dirty_bytes"])),
+    )
+
+
+def mounts(found: Sequence[Status], objective: float = 0.0) -> Table:
+    """Return what each mount of the S3 door has that its bucket does not show yet, worst first."""
+    rows = [
+        (
+            Cell(name := f"{MOUNT_MARK}{each['mount']}", path=(name,)),
+            exposed(each["exposure_seconds"], objective, calm=not each["objects"]),
+            Cell(str(each["objects"] or "-")),
+            Cell(size_or_dash(each["dirty_bytes"])),
+            Cell(str(each["conflicts"] or "-"), BAD if each["conflicts"] else ""),
+        )
+        if "objects" in each
+        else (Cell(name := f"{MOUNT_MARK}{each['mount']}", path=(name,)), *_dashes(4))
+        for each in sorted(found, key=lambda each: -each.get("exposure_seconds", 0.0))
+    ]
+    return Table(("<objects of", "exposed", "not in the bucket", "dirty", "in conflict"), rows)
+
+
+def pending(status: Status, now: float) -> Table:
+    """Return the steps that wait to be durable, oldest first."""
+    rows = [
+        (
+            Cell(str(each["run"])),
+            Cell(str(each["step"]), path=(each["run"], each["step"])),
+            Cell(str(each["state"])),
+            Cell(shown_size(each["size_bytes"])),
+            Cell(size_or_dash(each["dirty_bytes"])),
+            Cell(shown_span(max(0.0, now - each["started_at"]))),
+            Cell("", share=1 - min(1.0, each["dirty_bytes"] / max(1, each["size_bytes"]))),
+            Cell(eta(each["eta_seconds"])),
+        )
+        for each in status["pending"]
+    ]
+    titles = "<pending run", "step", "<state", "size", "dirty", "age", "<sent", "durable in"
+    return Table(titles, rows, status["pending_steps"] - len(rows))
+
+
+def remotes(status: Status, rates: Rates) -> Table:
+    """Return a row for each remote, the durable one first."""
+    rows = [
+        (
+            Cell(str(each["name"])),
+            Cell(remote_state(each), tone_of(str(each["state"]))),
+            Cell(speed(rates.remotes.get(each["name"]))),
+            Cell(size_or_dash(each["pending_bytes"])),
+            Cell(eta(each["eta_seconds"])),
+            Cell(str(each["reason"]), BAD)
+            if each["reason"]
+            else Cell(why := ", ".join(held_back(each)) or "-", "" if why == "-" else NEAR),
+        )
+        for each in status["remotes"]
+    ]
+    titles = "<remote", "<state", "drained", "to go", "done in", "~held back by"
+    return Table(titles, rows)
+
+
+def codecs(status: Status) -> tuple[Table, str]:
+    """Return what ``auto`` decided lately, the newest first, and what all codecs saved."""
+    drain = status["drain"]
+    decided = (drain.get("compression") or {}).get("runs") or {}
+    rows = [
+        (Cell(str(run)), Cell("compress" if each.get("compress") else "store"), Cell(each["why"]))
+        for run, each in reversed(decided.items())
+    ]
+    totals = [
+        f"{codec}: {shown_size(each['stored_bytes'])} for {shown_size(each['size_bytes'])}"
+        for codec, each in (drain.get("codecs") or {}).items()
+        if codec != "raw"
+    ]
+    return Table(("<run", "<decision", "~why"), rows), "; ".join(totals)
+
+
+def troubles(status: Status, now: float) -> list[str]:
+    """Say what is wrong with a node beside its exposure, the gravest first."""
+    damaged, waits = status["quarantined_shards"], status["waiting_bytes"]
+    found = [f"{counted(damaged, 'damaged shard')}: see `cachetier fsck`"] if damaged else []
+    found += [str(warning) for warning in status["warnings"]]
+    found += [f"puts wait for {shown_size(waits)} of room"] if waits else []
+    found += last_error(status["drain"], now)
+    return found + [str(conflict) for conflict in status["drain"].get("conflicts", ())]
+
+
+# --- several nodes --------------------------------------------------------------------------------
+
+
+def fleet(nodes: Iterable[Node], now: float) -> Table:
+    """Return a row for each node, the worst first; ``now`` is monotonic.
+
+    A node that is away has the dirty bytes that it had when it last answered.
+    """
+    rows = [_node(node, now) for node in sorted(nodes, key=_badness)]
+    titles = "<node", "<state", "exposed", "dirty", "done in", "put", "drained"
+    return Table((*titles, "used", "warn", "version", "~most exposed, or what is wrong"), rows)
+
+
+def fleet_summary(nodes: Sequence[Node]) -> str:
+    """Return how many nodes there are and how many ready, and the sums of what they say."""
+    well = [node for node in nodes if node.error is None and node.status is not None]
+    ready = sum(worst_state(node.status or {}) == "ready" for node in well)
+    dirty = shown_size(sum((node.status or {}).get("dirty_bytes", 0) for node in nodes))
+    rates = [node.rates() for node in well]
+    put, drained = (sum(getattr(each, of) or 0 for each in rates) for of in ("put", "drained"))
+    return (
+        f"{counted(len(nodes), 'node')}, {ready} ready, {dirty} dirty, "
+        f"{speed(put)} acknowledged, {speed(drained)} drained"
+    )
+
+
+def _node(node: Node, now: float) -> tuple[Cell, ...]:
+    status, rates = node.status, node.rates()
+    label = Cell(node.url.partition("://")[2] or node.url, path=(node.url,))
+    if node.error is not None or status is None:
+        known = Cell(size_or_dash(status["dirty_bytes"]) if status else "-")
+        return (label, away(node, now), *_dashes(1), known, *_dashes(6), Cell(str(node.error)))
+    seconds, name = worst(status)
+    state = worst_state(status)
+    used = status["used_bytes"] / max(1, status["capacity_bytes"])
+    return (
+        label,
+        Cell(state, tone_of(state)),
+        exposed(seconds, status["exposure_objective_seconds"]),
+        Cell(size_or_dash(status["dirty_bytes"])),
+        Cell(eta(status["eta_seconds"])),
+        Cell(speed(rates.put)),
+        Cell(speed(rates.drained)),
+        Cell(f"{used:.0%}"),
+        Cell(str(len(status["warnings"]) or "-")),
+        Cell(status["version"]),
+        Cell(name if seconds else "-"),
+    )
+
+
+def _badness(node: Node) -> tuple[bool, bool, float, str]:
+    status = node.status
+    if node.error is not None or status is None:
+        return False, False, 0.0, node.url
+    return True, worst_state(status) == "ready", -worst(status)[0], node.url
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def away(node: Node, now: float) -> Cell:
+    """Return for how long a node has not answered."""
+    return Cell(f"away {shown_span(now - (node.away_since or now))}", BAD)
+
+
+def tone_of(state: str) -> str:
+    """Return the tone of a node's or a remote's state."""
+    return TONES.get(state, BAD)
+
+
+def exposed(seconds: float, objective: float, *, calm: bool = True) -> Cell:
+    """Return for how long something is exposed; ``calm``: it is safe where it is not."""
+    if seconds:
+        return Cell(shown_span(seconds), danger(seconds, objective))
+    return Cell("no", GOOD) if calm else Cell("-")
+
+
+def speed(rate: float | None) -> str:
+    return "-" if rate is None else f"{shown_size(rate)}/s"
+
+
+def size_or_dash(size_bytes: float) -> str:
+    return shown_size(size_bytes) if size_bytes else "-"
+
+
+def eta(seconds: float | None) -> str:
+    """Return how long it takes yet: ``-`` if nothing waits."""
+    if seconds is None:
+        return "unknown"
+    return shown_span(seconds) if seconds else "-"
+
+
+def _dashes(cells: int) -> tuple[Cell, ...]:
+    return (Cell("-"),) * cells
