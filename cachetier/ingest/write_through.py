@@ -209,6 +209,7 @@ class _Stream:
         self._filled_bytes = 0
         self._digests = _Digests()
         self._journal = Journal()
+        self._upload: Upload | None = None  # in parts, once it was begun
         self._may_be_there = False
 
     def write(self, block: bytes | bytearray | memoryview) -> None:
@@ -252,30 +253,27 @@ class _Stream:
     # --- sending ---------------------------------------------------------------------------------
 
     def _finish(self, content: Content) -> None:
-        target, journal = self._target(content), self._journal
+        target, journal, context = self._target(content), self._journal, self._through.context
         self._may_be_there = True
-        if journal.record.upload_id is None:
+        if self._upload is None:
             body = self._buffer[: self._filled_bytes]
             span = Span.of(content.size_bytes, InlineSource(body, content.digest))
-            self._upload(target, span).put()
+            Upload(context, target, [span]).put()
             return
-        upload = self._upload(target)
-        self._send_part(upload)
-        if upload.complete(journal.parts()) is None:
+        self._send_part(self._upload)
+        if Upload(context, target, (), journal).complete(journal.parts()) is None:
             raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
 
     def _begun(self) -> Upload:
-        target = self._target(Content(0, 0, ()))
-        metadata = dict(target.metadata)
-        del metadata[DIGEST_KEY]  # nobody knows it yet
-        upload = self._upload(replace(target, metadata=metadata))
-        if self._journal.record.upload_id is None:
+        if self._upload is None:
+            target = self._target(Content(0, 0, ()))
+            metadata = dict(target.metadata)
+            del metadata[DIGEST_KEY]  # nobody knows it yet
+            target = replace(target, metadata=metadata)
+            upload = Upload(self._through.context, target, (), self._journal)
             upload.begin()
-            self._may_be_there = True
-        return upload
-
-    def _upload(self, target: UploadTarget, *spans: Span) -> Upload:
-        return Upload(self._through.context, target, spans, self._journal)
+            self._upload, self._may_be_there = upload, True
+        return self._upload
 
     def _send_part(self, upload: Upload) -> None:
         number = len(self._journal.parts()) + 1
