@@ -19,7 +19,7 @@ Gauges are read when somebody scrapes, in one transaction, so they belong togeth
 [`GET /v1/status`](http.md#status) and `cachetier status --json` that shows the same figure: both are made from the same look at the
 node, and agree. What could not be read is left out of the answer and counted in `cachetier_scrape_errors_total`; all else is there. `drain.` is the durable remote's; a replica's is in `remotes[].drain`. Counters count since the service started, unless it says otherwise.
 
-Labels have few values, however long a node runs: `remote` is `durable` or a name from the settings, `run` are at most 20 runs (the
+Labels have few values, however long a node runs: `remote` is `durable` or a name from the settings, `run` are at most 20 runs with their branches, then `(others)` (the
 most exposed, then the newest; of those with a save in the last 24 hours or with something not durable; never one whose name begins with
 a dot, such as `.bench`: that is a trial, and nobody's training), `code` comes from the list of
 [errors](protocol.md#errors).

@@ -19,13 +19,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+from cachetier_client.identity.names import base_run
 
 from cachetier.local.catalog.figures import DurableStep, OpenSave, Run
 from cachetier.model.names import is_hidden
+from cachetier.status.words import OTHERS
 
 RUN_LIMIT = 20
 ACTIVE_SECONDS = 86_400.0
 PATIENCE_SECONDS = 1800.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +69,14 @@ def incomplete(
     saves: Iterable[OpenSave], durable: Mapping[str, DurableStep], now: float
 ) -> IncompleteSaves:
     """Return what is stuck; nobody misses a save whose run has made a newer step durable."""
-    stuck = (save for save in saves if is_incomplete(save, now) and not is_hidden(save.run))
-    ages = [now - save.started_at for save in stuck if _is_newer(save, durable.get(save.run))]
+    steps = _by_run((name, step) for name, step in durable.items())
+    ages = [
+        now - save.started_at
+        for save in saves
+        if is_incomplete(save, now)
+        and not is_hidden(save.run)
+        and all(_is_newer(save, each) for each in steps.get(base_run(save.run), ()))
+    ]
     return IncompleteSaves(len(ages), max(ages, default=0.0))
 
 
@@ -75,7 +87,10 @@ def of_runs(
     dirty_bytes: Mapping[str, int],
     now: float,
 ) -> tuple[RunExposure, ...]:
-    """Return the exposure of at most ``RUN_LIMIT`` runs: the most exposed, then the newest.
+    """Return the exposure of runs: the most exposed, then the newest.
+
+    A run is what people named: its branches, such as each file that is saved by its path, are part
+    of it. More than ``RUN_LIMIT`` runs are one more, ``OTHERS``.
 
     Args:
         runs: Those that are active, or have something here that is not durable.
@@ -84,34 +99,58 @@ def of_runs(
         dirty_bytes: By run; 0 where it has none.
         now: UTC seconds.
     """
-    by_run: dict[str, list[OpenSave]] = {}
-    for save in saves:
-        by_run.setdefault(save.run, []).append(save)
+    newest = _by_run((run.name, run.newest_at) for run in runs if not is_hidden(run.name))
+    steps = _by_run((name, step) for name, step in durable.items())
+    open_saves = _by_run((save.run, save) for save in saves)
+    dirty = _by_run((name, size_bytes) for name, size_bytes in dirty_bytes.items())
+    newer = {
+        run: [save for save in found if _is_newer(save, durable.get(save.run))]
+        for run, found in open_saves.items()
+    }
     exposed = [
-        (run, _exposure(run, durable.get(run.name), by_run.get(run.name, ()), dirty_bytes, now))
-        for run in runs
-        if not is_hidden(run.name)
+        _exposure(run, steps.get(run, ()), newer.get(run, ()), sum(dirty.get(run, ())), now)
+        for run in newest
     ]
-    exposed.sort(key=lambda each: (-each[1].exposure_seconds, -each[0].newest_at, each[0].name))
-    return tuple(each for _, each in exposed[:RUN_LIMIT])
+    exposed.sort(key=lambda each: (-each.exposure_seconds, -max(newest[each.run]), each.run))
+    shown, others = exposed[:RUN_LIMIT], exposed[RUN_LIMIT:]
+    if others:
+        worst = max(each.exposure_seconds for each in others)
+        shown.append(RunExposure(OTHERS, None, None, worst, sum(run.dirty_bytes for run in others)))
+    return tuple(shown)
+
+
+def _by_run(found: Iterable[tuple[str, T]]) -> dict[str, list[T]]:
+    """Return what is of each run, that of its branches included."""
+    by_run: dict[str, list[T]] = {}
+    for name, each in found:
+        by_run.setdefault(base_run(name), []).append(each)
+    return by_run
 
 
 def _exposure(
-    run: Run,
-    durable: DurableStep | None,
-    saves: Sequence[OpenSave],
-    dirty_bytes: Mapping[str, int],
+    run: str,
+    durable: Sequence[DurableStep],
+    newer: Sequence[OpenSave],
+    dirty_bytes: int,
     now: float,
 ) -> RunExposure:
-    newer = [save for save in saves if _is_newer(save, durable)]
+    """Return the exposure of a run by its ``durable`` steps and what is ``newer`` in a branch.
+
+    A durable step counts only if it is older than all that is at stake: a small file that was
+    saved after a large one and sent before it does not make that safe.
+    """
     at_stake = [save for save in newer if not is_incomplete(save, now)]
-    begun = [save.started_at for save in newer] + ([durable.started_at] if durable else [])
+    counting = [each for each in durable if all(_is_newer(save, each) for save in at_stake)]
+    last = max(counting, key=lambda each: each.number, default=None)
+    begun = [save.started_at for save in newer if last is None or _is_newer(save, last)]
+    begun += [last.started_at] if last is not None else []
+    numbered = [each for each in counting if each.step] or counting  # a file may have no number
     return RunExposure(
-        run=run.name,
-        durable_step=durable.step if durable is not None else None,
-        durable_age_seconds=max(0.0, now - durable.started_at) if durable is not None else None,
+        run=run,
+        durable_step=max(numbered, key=lambda each: each.number).step if numbered else None,
+        durable_age_seconds=max(0.0, now - last.started_at) if last is not None else None,
         exposure_seconds=max(0.0, _until(at_stake, now) - min(begun)) if at_stake else 0.0,
-        dirty_bytes=dirty_bytes.get(run.name, 0),
+        dirty_bytes=dirty_bytes,
     )
 
 

@@ -16,6 +16,7 @@ from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.status.rates import Node, Rates
 from cachetier.status.words import (
+    OTHERS,
     danger,
     held_back,
     last_error,
@@ -92,7 +93,7 @@ def verdict(status: Status) -> Verdict:
         what = "writes" if name.startswith(MOUNT_MARK) else "training"
         sentence = f"Losing this node now costs {long_span(seconds)} of {what}."
         details.insert(0, f"the most exposed is {name}")
-    elif any(run["durable_step"] is None for run in status["exposure"]):
+    elif any(run["durable_step"] is None for run in status["exposure"] if run["run"] != OTHERS):
         sentence = "Nothing is at stake that this node could bring back: no step is whole yet."
     else:
         sentence = "Losing this node now costs nothing."
@@ -147,7 +148,7 @@ def runs(status: Status | None, names: Sequence[str] | None = None) -> Table:
     exposure = status["exposure"] if status is not None else ()
     known = {str(each["run"]): each for each in exposure}
     names = list(known) if names is None else names
-    seen = set(names)
+    seen = {*names, OTHERS}
     objective = status["exposure_objective_seconds"] if status is not None else 0.0
     rows = [_run(each, objective) for run, each in known.items() if run in seen]
     rows += [(Cell(run, path=(run,)), *_dashes(4)) for run in names if run not in known]
@@ -157,9 +158,9 @@ def runs(status: Status | None, names: Sequence[str] | None = None) -> Table:
 def _run(run: Status, objective: float) -> tuple[Cell, ...]:
     name, age, step = str(run["run"]), run["durable_age_seconds"], run["durable_step"]
     return (
-        Cell(name, path=(name,)),
+        Cell(name, path=(name,) if name != OTHERS else ()),
         exposed(run["exposure_seconds"], objective, calm=step is not None),
-        Cell("none" if step is None else str(step)),
+        Cell(str(step) if step is not None else "-" if name == OTHERS else "none"),
         Cell("-" if age is None else f"{shown_span(age)} ago"),
         Cell(size_or_dash(run["dirty_bytes"])),
     )

@@ -11,6 +11,7 @@ from cachetier_client.units import counted, shown_size, shown_span
 UNCHECKED_SECONDS = 10.0  # twice as long as knowledge of a published step is fresh
 NEAR_SHARE = 0.5  # of the objective
 STANDSTILL_SECONDS = 60.0
+OTHERS = "(others)"  # the row of the runs that have none: no run can be called so
 WELL_STATES = ("ok", "unasked")  # of a remote with which nothing is wrong that anybody knows of
 _LONG_UNITS = ((86_400.0, "day"), (3_600.0, "hour"), (60.0, "minute"), (1.0, "second"))
 

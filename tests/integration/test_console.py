@@ -379,3 +379,20 @@ def test_an_action_needs_the_token_of_its_page(owner: Browser, served: Served) -
 def test_the_token_of_a_page_is_the_one_that_its_scripts_send(owner: Browser) -> None:
     home = owner.get("/")
     assert f'{{"X-Cachetier-CSRF": "{csrf_in(home)}"}}'.encode() in home.body
+
+
+def test_files_saved_by_path_are_of_their_run_and_listed_on_its_page() -> None:
+    with serving() as served:
+        with Client(served.unix_url) as client:
+            for step in (16, 32):
+                branch = f"trainer~epoch=1-step={step}.ckpt"
+                client.put_shard(b"x", run=branch, step=step, name="f", rank=0, world_size=1)
+                client.seal(branch, step, rank=0, world_size=1)
+        browser = Browser(served)
+        browser.sign_in(new_link(served))
+        home = browser.get("/").body.decode()
+        assert home.count('id="run-trainer') == 1
+        page = browser.get("/console/runs/trainer").body.decode()
+        assert "trainer/epoch=1-step=16.ckpt" in page
+        assert "trainer/epoch=1-step=32.ckpt" in page
+        assert "knows no step" not in page

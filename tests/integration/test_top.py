@@ -79,7 +79,7 @@ def watched(url: str, *words: str) -> Iterator[Terminal]:
 )
 def test_it_draws_until_it_is_ended_and_leaves_the_terminal_as_it_was(how: str, code: int) -> None:
     with serving() as served, watched(served.unix_url) as terminal:
-        terminal.wait_for("exposed", "remote", "q: end", "ready")
+        terminal.wait_for("Losing", "remote", "q: end", "ready")
         if how == "q":
             os.write(terminal.main, b"q")
         elif how == "interrupt":
@@ -118,7 +118,7 @@ def test_once_prints_what_status_says() -> None:
         looked = run(served, "top", "--once", "--interval", "0.1s", "--json").json["nodes"][0]
         said = run(served, "status", "--json").json
     assert shown.code == 0
-    assert "exposed" in shown.out
+    assert "Losing this node now costs" in shown.out
     assert "1.0 MB" in shown.out
     for name in ("state", "dirty_bytes", "used_bytes", "capacity_bytes", "warnings"):
         assert looked[name] == said[name]
@@ -135,7 +135,7 @@ def test_of_several_nodes_one_that_is_away_does_not_hide_the_others() -> None:
         shown = run(None, "top", "--once", "--interval", "0.1s", *urls)
         nodes = run(None, "top", "--once", "--interval", "0.1s", "--json", *urls).json["nodes"]
     assert shown.code == 4
-    assert "2 nodes  1 ready" in shown.out
+    assert "2 nodes, 1 ready" in shown.out
     assert [node["state"] for node in nodes] == ["ready", "away"]
     assert "cannot connect" in nodes[1]["error"]
 

@@ -159,7 +159,7 @@ def test_a_thousand_runs_show_twenty_the_most_exposed_first() -> None:
 
     levels = of_runs(runs, durable, saves, {}, NOW)
 
-    assert len(levels) == RUN_LIMIT
+    assert len(levels) == RUN_LIMIT + 1
     assert [level.run for level in levels[:4]] == ["run-0500", "run-0999", "run-0000", "run-0001"]
 
 
@@ -171,3 +171,42 @@ def test_a_clock_that_was_set_back_shows_no_negative_ages() -> None:
 
 def test_what_came_after_a_durable_step_is_exposed_though_the_clock_was_set_back_between() -> None:
     assert level_of(durable_at(1, NOW + 3600), SAVE).exposure_seconds == 60.0
+
+
+def test_the_files_of_a_run_are_one_run_with_the_newest_of_their_steps() -> None:
+    files = [f"run~epoch={n}-step={16 * n}.ckpt" for n in (1, 2, 3)]
+    durable = {files[0]: DurableStep(1, 16, NOW - 300), files[1]: DurableStep(2, 32, NOW - 200)}
+    last = replace(SAVE, number=3, run=files[2], step=48, started_at=NOW - 60)
+    dirty_bytes = {files[2]: 100, "run": 5}
+    runs = [Run(file, NOW - 60) for file in files]
+
+    (level,) = of_runs(runs, durable, [last], dirty_bytes, NOW)
+
+    assert level == RunExposure("run", 32, 200.0, 200.0, 105)
+
+
+def test_a_small_file_that_overtakes_a_checkpoint_does_not_make_it_safe() -> None:
+    durable = {
+        "run": DurableStep(1, 10, NOW - 300),
+        "run~tokenizer.json": DurableStep(9, 0, NOW - 5),
+    }
+    open_step = replace(SAVE, number=3, step=20)
+
+    (level,) = of_runs(
+        [Run("run", NOW - 60), Run("run~tokenizer.json", NOW)], durable, [open_step], {}, NOW
+    )
+
+    assert (level.durable_step, level.exposure_seconds) == (10, 300.0)
+
+
+def test_a_file_that_was_never_whole_is_forgotten_with_the_next_of_its_run() -> None:
+    stuck = replace(SAVE, run="run~step=1.ckpt", sealed_at=None, grew_at=OLD, started_at=OLD)
+    assert incomplete([stuck], {}, NOW).steps == 1
+    assert incomplete([stuck], {"run~step=2.ckpt": DurableStep(2, 2, NOW)}, NOW).steps == 0
+
+
+def test_runs_beyond_the_limit_are_one_row() -> None:
+    names = [f"run-{n:02}" for n in range(RUN_LIMIT + 2)]
+    found = of_runs([Run(name, NOW) for name in names], {}, [], dict.fromkeys(names, 7), NOW)
+    assert len(found) == RUN_LIMIT + 1
+    assert found[-1] == RunExposure("(others)", None, None, 0.0, 14)

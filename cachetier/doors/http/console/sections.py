@@ -42,7 +42,8 @@ class Live:
     async def of_node(self, caller: Caller) -> Sections:
         """Return the sections of the page of the node; of a tenant only what is about its runs."""
         found = await self.pools.quick(self.node.checkpoints.runs)
-        runs = [run for run in found if caller.principal.sees(run) and not is_hidden(run)]
+        seen = (base_run(run) for run in found if not is_hidden(run) and caller.principal.sees(run))
+        runs = list(dict.fromkeys(seen))
         events = rendered("events.html", events=self._events(caller))
         if not sees_node(self.node.access, caller):
             mounts = view.mounts([{"mount": name} for name in self.node.s3.seen_by(caller)])
@@ -70,8 +71,10 @@ class Live:
             views = await self.pools.patient(
                 self.node.checkpoints.newest_steps, run, steps.STEPS_SHOWN
             )
+            known = await self.pools.quick(self.node.checkpoints.runs)
         rows = steps.step_rows(views, time.time())
-        return {"steps": rendered("steps.html", run=run, rows=rows)}
+        paths = [each for each in known if each != run and base_run(each) == run]
+        return {"steps": rendered("steps.html", run=run, rows=rows, paths=paths)}
 
     async def in_bucket(self, caller: Caller, run: str) -> list[steps.StepRow]:
         """Return the newest steps that the bucket has of a run, and this node has nothing of."""
