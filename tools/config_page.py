@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cachetier.config.settings import SETTINGS
+from cachetier.config.fields import Declared
+from cachetier.config.replicas import BUCKET_NAMES
+from cachetier.config.settings import NAMED, SETTINGS
 from tools.pages import DOCS, table, with_parts
 
 PAGE = DOCS / "configuration.md"
@@ -18,7 +20,12 @@ def documents() -> dict[Path, str]:
 def settings() -> str:
     """Return one row for each setting, in the order of the code."""
     rows = []
+    nested = {one: f"remote.{key}" for key, one in BUCKET_NAMES.items()}
+    of_remote = {nested[name]: field for name, field in NAMED.items() if name in nested}
+    shown = dict[str, Declared]()
     for name, field in SETTINGS.items():
+        shown |= {name: field} | (of_remote if name == "remote" else {})
+    for name, field in shown.items():
         usual = f"`{field.shown_default}`" if field.shown_default else ""
         default = "*(must be given)*" if field.required else usual
         rows.append((f"`{name}`", default, field.description))

@@ -183,7 +183,7 @@ def _serving(
     """Run ``cachetier serve`` until the block ends; it must end well too."""
     command = (program, "serve", "--json", "--cache-dir", node / "cache", "--socket", socket)
     remote = ("--remote", f"s3://{bucket.bucket}/release", "--remote-endpoint", bucket.url)
-    more = ("--set", f"remote_verify={bucket.verify}", "--http", "", "--capacity", "1 GB")
+    more = ("--set", f"remote_assume={bucket.verify}", "--http", "", "--capacity", "1 GB")
     with (node / "log").open("w", encoding="utf-8") as log:
         serve = subprocess.Popen(
             (*command, *remote, *more),

@@ -37,10 +37,8 @@ def reach(
         seconds: How long a call of the verb may take, to be named where it waits for a service
             that does not answer; None: nothing is said.
     """
-    chosen = os.environ.get("CACHETIER_FALLBACK") or "s3"
-    if chosen not in ("wait", "fail", "s3"):
-        raise ValueError(f"CACHETIER_FALLBACK={chosen!r} is none of 's3', 'wait' and 'fail'")
-    if chosen != "s3":  # which is for ranks
+    chosen = os.environ.get("CACHETIER_FALLBACK")  # the client reads it as well, and judges it
+    if chosen in ("wait", "fail"):  # s3 is for ranks
         patient = chosen == "wait"
     # One verb puts and another seals: what this process leaves unsealed is no news.
     logging.getLogger("cachetier_client.calls.unsealed").setLevel(logging.ERROR)

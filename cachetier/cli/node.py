@@ -44,7 +44,7 @@ DEFAULTS = {
     "grace_seconds": 5,
 }
 # Of its S3 server, whose bytes end with it: it must not drain a real node's cache there.
-OWN = ("cache_dir", "remote", "remote_endpoint", "remote_verify", "s3_mount")
+OWN = ("cache_dir", "remote", "remote_endpoint", "remote_assume", "s3_mount")
 
 _WELCOME = """\
 cachetier dev is up; what its S3 server holds is gone when it stops (Ctrl-C).
@@ -255,7 +255,8 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
     bound("s3-port", ("127.0.0.1", s3_port)).close()  # its server would wait for another port
     with moto_server(port=s3_port, bucket=BUCKET) as endpoint:
         os.environ.update(endpoint.environment())
-        settings = replace(settings, remote_endpoint=endpoint.url, remote_verify=endpoint.verify)
+        bucket = replace(settings.remote, endpoint=endpoint.url, assume=(endpoint.verify,))
+        settings = replace(settings, remote=bucket)
         service = Service(settings)
         with room_on_disk(settings.cache_dir):
             service.start()

@@ -219,7 +219,7 @@ def settings(*names: str) -> Decorator:
     It is called with ``flags``, the settings that were given, and with ``config``, the file that
     was named.
     """
-    from cachetier.config.settings import SETTINGS
+    from cachetier.config.settings import NAMED
     from cachetier.config.sources import OPTIONS
 
     chosen = names or OPTIONS
@@ -235,8 +235,8 @@ def settings(*names: str) -> Decorator:
         about = "Any setting: --set pack=on; see docs/configuration.md."
         found = option("--set", "given", type=SETTING, multiple=True, help=about)(found)
         for name in reversed(chosen):
-            usual = SETTINGS[name].shown_default
-            about = SETTINGS[name].description + (f" Default {usual}." if usual else "")
+            usual = NAMED[name].shown_default
+            about = NAMED[name].description + (f" Default {usual}." if usual else "")
             found = setting(name, about)(found)
         about = "Settings file; default CACHETIER_CONFIG, ./cachetier.toml."
         return option("--config", type=PATH, help=about)(found)

@@ -66,7 +66,7 @@ def _replicas(given: Given) -> Offers:
     flags = {"cache_dir": "/", "remote": given.get("remote")}
     settings = sourced(flags, config=given.get("config")).settings
     found = {} if settings is None else settings.replicas
-    return [(name, each.remote) for name, each in found.items()]
+    return [(name, each.url) for name, each in found.items()]
 
 
 def _from_service(ask: Callable[[Any, Given], Offers], *needed: str) -> Callable[[Given], Offers]:
@@ -249,13 +249,13 @@ def _rate(word: str) -> float:
 
 
 def _setting(word: str) -> tuple[str, str]:
-    from cachetier.config.settings import SETTINGS
+    from cachetier.config.settings import NAMED
 
     name, sign, value = word.partition("=")
     if not sign:
         raise ValueError(f"{word!r} has no value", "Write it as KEY=VALUE: --set pack=on.")
-    if name not in SETTINGS:
-        meant = nearest(name, SETTINGS)
+    if name not in NAMED:
+        meant = nearest(name, NAMED)
         hint = f"Did you mean {meant}?" if meant else "See docs/configuration.md for all settings."
         raise ValueError(f"there is no setting {name}", hint)
     return name, value
@@ -263,10 +263,10 @@ def _setting(word: str) -> tuple[str, str]:
 
 def _settings(given: Given) -> Offers:
     """Return each setting, and with each of the words that it takes, if they are few."""
-    from cachetier.config.settings import SETTINGS
+    from cachetier.config.settings import NAMED
 
     found: Offers = []
-    for name, setting in SETTINGS.items():
+    for name, setting in NAMED.items():
         kind = type_of_setting(name)
         words = kind.offers(given) if isinstance(kind, Word) else []
         found += [(f"{name}=", setting.description), *((f"{name}={word}", "") for word, _ in words)]
@@ -306,9 +306,9 @@ URL = Word("URL")
 
 def type_of_setting(name: str) -> click.ParamType[Any]:
     """Return the type of a setting as an option: its words are read with all the others, later."""
-    from cachetier.config.settings import SETTINGS
+    from cachetier.config.settings import NAMED
 
-    setting = SETTINGS[name]
+    setting = NAMED[name]
     schema = setting.kind.schema
     if schema.get("format") == "path":
         return FILE

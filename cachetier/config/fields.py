@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from cachetier.config.types import SettingType, each_read, plain
@@ -78,8 +79,16 @@ def read_values(known: Mapping[str, Declared], given: Mapping[str, object]) -> d
     return each_read(lambda name, value: known[name].kind.read(value), given)
 
 
-def record(cls: type[T], missing: str) -> SettingType[T]:
-    """Return the kind of table that ``cls`` declares; ``missing`` says what must be in it."""
+def record(
+    cls: type[T], missing: str, renamed: Mapping[str, str] = MappingProxyType({})
+) -> SettingType[T]:
+    """Return the kind of table that ``cls`` declares; ``missing`` says what must be in it.
+
+    Args:
+        cls: Has a field for each key.
+        missing: What to say without one that is required.
+        renamed: Keys of before, with what they are called now.
+    """
     known = declared(cls)
 
     def read(value: object) -> T:
@@ -89,7 +98,7 @@ def record(cls: type[T], missing: str) -> SettingType[T]:
             raise ValueError(f"{value!r} is no table with {_all(known)}")  # noqa: TRY004
         for key in value:
             if key not in known:
-                near = nearest(str(key), known) or ", ".join(known)
+                near = renamed.get(str(key)) or nearest(str(key), known) or ", ".join(known)
                 raise ValueError(f"unknown key `{key}`: did you mean {near}?")
         if any(each.required and name not in value for name, each in known.items()):
             raise ValueError(missing)

@@ -140,7 +140,7 @@ def check_own_door(
         return
     raise ValueError(
         f"{found[0]}{found[1]} leads {what} to our own S3 door, and what is drained would come "
-        "back here: give the service the endpoint of the bucket itself, as `remote_endpoint`, or "
+        "back here: give the service the endpoint of the bucket itself, as `remote.endpoint`, or "
         "take that away for it"
     )
 

@@ -1,4 +1,4 @@
-"""The settings of one replica: a table ``[replicas.<name>]``, or JSON in ``CACHETIER_REPLICAS``.
+"""The settings of one remote: the table ``[remote]``, and those of replicas, ``[replicas.<name>]``.
 
 Source: docs/remotes.md.
 """
@@ -6,54 +6,158 @@ Source: docs/remotes.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from cachetier_client.bucket_format.at_rest import BUCKETS_OWN, ENCRYPTIONS, AtRest
+from cachetier_client.identity.remote_url import PROPERTIES, contradiction_of
 
-from cachetier.config.fields import record, required, setting
-from cachetier.config.types import COMPRESSION, FLAG, REMOTE, TEXT, URL, one_of, optional, table
+from cachetier.config.fields import declared, record, required, setting
+from cachetier.config.types import (
+    COMPRESSION,
+    FLAG,
+    REMOTE,
+    TEXT,
+    URL,
+    SettingType,
+    checked,
+    listed,
+    one_of,
+    optional,
+    plain,
+    table,
+)
 from cachetier.model.names import DURABLE
+from cachetier.parsers import table_of
 from cachetier.remote.scheme import scheme_of
-from cachetier.remote.settings import AddressingStyle, RemoteSettings
+from cachetier.remote.settings import RemoteSettings
 
-ENCRYPTION = one_of(*ENCRYPTIONS)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
+_MISSING = "`url` is not set: give it as 's3://bucket/prefix'"
+
+
+def _check_properties(words: Sequence[str]) -> None:
+    if both := contradiction_of(words):
+        raise ValueError(f"{both[0]!r} and {both[1]!r} contradict each other: keep one")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicaSettings:
-    """A second copy of what is drained: any S3 server, near or elsewhere."""
+class BucketSettings:
+    """Where checkpoints go, and how they are written there."""
 
-    remote: str = required(REMOTE, "Where the copies go: `s3://bucket/prefix`.")
-    endpoint: str | None = setting(optional(URL), None, "URL of the S3 server; AWS if not given.")
-    region: str | None = setting(optional(TEXT), None, "Region of the bucket.")
-    verify: Literal["checksum", "readback"] = setting(
-        one_of("checksum", "readback"), "checksum", "As `remote_verify`, of this server."
+    url: str = required(REMOTE, "The bucket, and the prefix in it: `s3://bucket/prefix`.")
+    endpoint: str | None = setting(
+        optional(URL),
+        None,
+        "URL of an S3-compatible store; if not given, `AWS_ENDPOINT_URL`, else AWS itself.",
     )
-    addressing_style: AddressingStyle = setting(
-        one_of("auto", "path", "virtual"), "auto", "As `remote_addressing_style`, of this server."
+    region: str | None = setting(
+        optional(TEXT), None, "Region of the bucket; the AWS chain decides if not given."
     )
-    conditional_writes: bool = setting(FLAG, True, "`off` for a server without `If-None-Match`.")
+    assume: tuple[str, ...] = setting(
+        checked(listed(one_of(*PROPERTIES), r"[,\s]+"), _check_properties),
+        (),
+        "Properties of the store: `path` or `virtual`, where the bucket's name stands (else the "
+        "AWS configuration says so, or the store is asked); `readback` without CRC-64/NVME: "
+        "objects are read back; `unconditional` without `If-None-Match`: nodes may then overwrite.",
+    )
     key_layout: Literal["plain", "spread"] = setting(
-        one_of("plain", "spread"), "plain", "As the node's `key_layout`."
+        one_of("plain", "spread"),
+        "plain",
+        "`spread`: shards under sixteen prefixes, for stores that limit each apart.",
     )
-    encryption: str = setting(ENCRYPTION, BUCKETS_OWN, "As `remote_encryption`, and so on.")
-    kms_key: str | None = setting(optional(TEXT), None)
-    kms_context: dict[str, str] = setting(table(TEXT), {})
-    storage_class: str | None = setting(optional(TEXT), None)
-    compression: str = setting(COMPRESSION, "off", "How shards are stored there.")
-    required: bool = setting(FLAG, False, "`on`: nothing leaves this node before it is there too.")
-    profile: str | None = setting(
-        optional(TEXT), None, "The AWS profile whose credentials it takes."
+    encryption: str = setting(
+        one_of(*ENCRYPTIONS),
+        BUCKETS_OWN,
+        "Every write asks for it: `AES256` (SSE-S3), `aws:kms` or `aws:kms:dsse`; "
+        "`bucket`: the bucket decides.",
+    )
+    kms_key: str | None = setting(
+        optional(TEXT),
+        None,
+        "Id, ARN or alias of the KMS key; that of the bucket or of AWS if not given.",
+    )
+    kms_context: dict[str, str] = setting(
+        table(TEXT), {}, "KMS encryption context: a table of texts that policies and logs see."
+    )
+    storage_class: str | None = setting(
+        optional(TEXT),
+        None,
+        "Storage class of shards and packs: `STANDARD_IA`, `GLACIER_IR`, ...; documents have the "
+        "bucket's.",
     )
 
     def __post_init__(self) -> None:
         AtRest.checked(vars(self))
 
 
-REPLICAS = table(record(ReplicaSettings, "`remote` is not set: give it as 's3://bucket/prefix'"))
+@dataclass(frozen=True, kw_only=True)
+class ReplicaSettings(BucketSettings):
+    """A second copy of what is drained: any S3 server, near or elsewhere."""
+
+    compression: str = setting(COMPRESSION, "off", "How shards are stored there.")
+    required: bool = setting(FLAG, False, "`on`: nothing leaves this node before it is there too.")
+    profile: str | None = setting(
+        optional(TEXT), None, "The AWS profile whose credentials it takes."
+    )
+
+
+REPLICAS = table(record(ReplicaSettings, _MISSING, {"remote": "url"}))
+_BUCKET = record(BucketSettings, _MISSING)
+BUCKET_KEYS = declared(BucketSettings)
+
+
+def _read_bucket(value: object) -> BucketSettings:
+    return _BUCKET.read(as_table(value))
+
+
+def as_table(value: object) -> object:
+    """Return what is said of a bucket as a table: of a URL alone, too."""
+    if not isinstance(value, str):
+        return value
+    return table_of(value) if value.lstrip().startswith("{") else {"url": value}
+
+
+def _written(value: Any) -> Any:
+    if not isinstance(value, BucketSettings):
+        return None
+    said = {
+        name: each
+        for name, each in plain(value).items()
+        if each != plain(BUCKET_KEYS[name].default)
+    }
+    return value.url if len(said) == 1 else said
+
+
+BUCKET: SettingType[BucketSettings] = SettingType(
+    _read_bucket,
+    {"anyOf": [{"type": "string"}, _BUCKET.schema]},
+    written=_written,
+    record=BucketSettings,
+)
+
+
+def whole_bucket(sources: Sequence[Mapping[str, Any]]) -> object:
+    """Return what ``sources`` say of ``remote``, the last of them first; None if it has no URL.
+
+    Each may have the setting, and its keys one by one: ``remote_endpoint``.
+    """
+    found: dict[str, Any] = {}
+    for source in sources:
+        if (said := source.get("remote")) is not None:
+            try:
+                said = as_table(said)
+            except ValueError:
+                return said  # which reading it says again
+            if not isinstance(said, Mapping):
+                return said
+            found |= said
+        found |= {key: source[one] for key, one in BUCKET_NAMES.items() if one in source}
+    return found if "url" in found else None
+
+
+BUCKET_NAMES = {key: f"remote_{key}" for key in BUCKET_KEYS if key != "url"}
 
 
 def check_remotes(remotes: Sequence[RemoteSettings]) -> None:

@@ -14,14 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cachetier_client.bucket_format.at_rest import BUCKETS_OWN
-
 from cachetier.access.tokens import TOKENS_FILE
 from cachetier.config.fields import declared, read_values, required, setting
 from cachetier.config.mounts import MOUNTS, MountSettings, check_mounts, check_own_door
 from cachetier.config.principals import PRINCIPALS, PrincipalSettings
-from cachetier.config.replicas import ENCRYPTION, REPLICAS, ReplicaSettings, check_remotes
+from cachetier.config.replicas import (
+    BUCKET,
+    BUCKET_KEYS,
+    BUCKET_NAMES,
+    REPLICAS,
+    BucketSettings,
+    ReplicaSettings,
+    check_remotes,
+    whole_bucket,
+)
 from cachetier.config.sources import (
+    DEFAULT,
     SettingsFile,
     config_file,
     missing,
@@ -37,7 +45,6 @@ from cachetier.config.types import (
     BUDGET,
     FLAG,
     PATH,
-    REMOTE,
     SECRET,
     TEXT,
     UIDS,
@@ -64,7 +71,7 @@ from cachetier.model.names import DURABLE
 from cachetier.model.objects import Mount
 from cachetier.parsers import address_of, capacity_of, host_of, why_not_open
 from cachetier.remote.scheme import scheme_of
-from cachetier.remote.settings import AddressingStyle, RemoteSettings
+from cachetier.remote.settings import RemoteSettings
 from cachetier.tls import TlsFiles
 
 SOCKET_NAME = "cachetier.sock"
@@ -180,53 +187,8 @@ class Settings:
     health: str = setting(
         ADDRESS, "", "Address of a port for probes alone, `/livez` and `/readyz`; empty for none."
     )
-    remote: str = required(REMOTE, "Where checkpoints go: `s3://bucket/prefix`.")
-    remote_endpoint: str | None = setting(
-        optional(URL),
-        None,
-        "URL of an S3-compatible store; if not given, `AWS_ENDPOINT_URL`, else AWS itself.",
-    )
-    remote_region: str | None = setting(
-        optional(TEXT), None, "Region of the bucket; the AWS chain decides if not given."
-    )
-    remote_verify: Literal["checksum", "readback"] = setting(
-        one_of("checksum", "readback"),
-        "checksum",
-        "`readback` for a store without CRC-64/NVME: objects are read back.",
-    )
-    remote_addressing_style: AddressingStyle = setting(
-        one_of("auto", "path", "virtual"),
-        "auto",
-        "Where the bucket's name stands: `path`, or `virtual`: before the host's name; `auto`: the "
-        "AWS configuration says so, else the store is asked.",
-    )
-    remote_encryption: str = setting(
-        ENCRYPTION,
-        BUCKETS_OWN,
-        "Every write asks for it: `AES256` (SSE-S3), `aws:kms` or `aws:kms:dsse`; "
-        "`bucket`: the bucket decides.",
-    )
-    remote_kms_key: str | None = setting(
-        optional(TEXT),
-        None,
-        "Id, ARN or alias of the KMS key; that of the bucket or of AWS if not given.",
-    )
-    remote_kms_context: dict[str, str] = setting(
-        table(TEXT), {}, "KMS encryption context: a table of texts that policies and logs see."
-    )
-    remote_storage_class: str | None = setting(
-        optional(TEXT),
-        None,
-        "Storage class of shards and packs: `STANDARD_IA`, `GLACIER_IR`, ...; documents have the "
-        "bucket's.",
-    )
-    conditional_writes: bool = setting(
-        FLAG, True, "`off` for a store without `If-None-Match`: nodes may then overwrite."
-    )
-    key_layout: Literal["plain", "spread"] = setting(
-        one_of("plain", "spread"),
-        "plain",
-        "`spread`: shards under sixteen prefixes, for stores that limit each apart.",
+    remote: BucketSettings = required(
+        BUCKET, "Where checkpoints go: `s3://bucket/prefix`, or a table with the keys below."
     )
     replicas: dict[str, ReplicaSettings] = setting(
         REPLICAS, {}, "Second copies at other S3 servers: a table of name to table; nearest first."
@@ -365,8 +327,7 @@ class Settings:
 
     @property
     def durable(self) -> RemoteSettings:
-        own = {name.removeprefix("remote_"): value for name, value in vars(self).items()}
-        return RemoteSettings.of(DURABLE, own)
+        return RemoteSettings.of(DURABLE, vars(self.remote))
 
     @property
     def remotes(self) -> list[RemoteSettings]:
@@ -438,6 +399,8 @@ class Settings:
 
 
 SETTINGS = declared(Settings)
+# What a flag or a variable may name: each key of `remote` by itself, too.
+NAMED = SETTINGS | {one: BUCKET_KEYS[key] for key, one in BUCKET_NAMES.items()}
 
 
 @dataclass(frozen=True)
@@ -470,7 +433,7 @@ def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = Non
     """Return the settings with who set each, or all that is wrong with them."""
     given = {name: value for name, value in (flags or {}).items() if value is not None}
     path = config_file(config)
-    problems = unknown_variables(SETTINGS)
+    problems = unknown_variables(NAMED)
     file = SettingsFile()
     if path is not None:
         try:
@@ -478,9 +441,14 @@ def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = Non
             problems += unknown_keys(file, SETTINGS)
         except ConfigError as error:
             problems.append(error)
-    origins = origins_of(SETTINGS, given, file)
-    texts = {**file.values, **values_of_variables(SETTINGS), **given}
-    texts = {name: texts[name] for name in SETTINGS if name in texts}
+    origins = origins_of(NAMED, given, file)
+    variables = values_of_variables(NAMED)
+    texts = {**file.values, **variables, **given}
+    texts = {name: texts[name] for name in SETTINGS if name in texts and name != "remote"}
+    if (
+        remote := whole_bucket(({"remote": file.values.get("remote")}, variables, given))
+    ) is not None:
+        texts["remote"] = remote
     needed = [name for name, each in SETTINGS.items() if each.required and name not in texts]
     if file.path == path:  # else it may well have them
         problems += [missing(name) for name in needed]
@@ -492,4 +460,11 @@ def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = Non
         problems += wrong_values(error, origins, file)
     secrets = [name for name, each in SETTINGS.items() if is_secret(each.kind)]
     problems += shown_secrets(file, secrets)
+    origins = {name: origins[name] for name in SETTINGS} | {"remote": _all_origins(origins)}
     return Sourced(None if problems else settings, origins, tuple(problems), path)
+
+
+def _all_origins(origins: Mapping[str, str]) -> str:
+    """Return who says something of ``remote``."""
+    found = [origins[name] for name in ("remote", *BUCKET_NAMES.values())]
+    return ", ".join(dict.fromkeys(each for each in found if each != DEFAULT)) or DEFAULT

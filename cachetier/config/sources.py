@@ -42,7 +42,6 @@ FOREIGN_VARIABLES = frozenset(
         "CA",
         "CONFIG",
         "FALLBACK",
-        "FALLBACK_AFTER",
         "HTTP_PORT",
         "IMAGE",
         "NODE",
@@ -195,6 +194,16 @@ def _given_twice(text: str) -> str | None:
 
 # Settings of before, as a file called them, and their successor.
 RENAMED = {
+    "conditional_writes": 'off is `remote.assume = ["unconditional"]`',
+    "key_layout": "`remote.key_layout`",
+    "remote_addressing_style": '`remote.assume`: ["path"] or ["virtual"]',
+    "remote_encryption": "`remote.encryption`",
+    "remote_endpoint": "`remote.endpoint`, beside `remote.url`",
+    "remote_kms_context": "`remote.kms_context`",
+    "remote_kms_key": "`remote.kms_key`",
+    "remote_region": "`remote.region`",
+    "remote_storage_class": "`remote.storage_class`",
+    "remote_verify": 'readback is `remote.assume = ["readback"]`',
     "cluster_token": "`scrape_token`, the same on all nodes; it also opens `/metrics` here",
     "compression_rules": '`compression` as a table; "*" comes last, with the mode for all others',
     "drain_memory": "goes: 128 MiB for each of `drain_threads`, 256 MiB at least",
@@ -208,7 +217,9 @@ RENAMED = {
     "windows": '`max_rate`, as further ones: ["2 GB/s", "08:00-20:00 200 MB/s"]',
 }
 # What people write who come from elsewhere, where another setting is nearer in letters.
-_ALSO_CALLED = {"bucket": "remote", "port": "http", "size": "capacity", "url": "remote"}
+_ALSO_CALLED = {"bucket": "remote", "port": "http", "size": "capacity", "url": "remote"} | {
+    key: f"remote.{key}" for key in ("endpoint", "region", "assume", "encryption")
+}
 _TOML_HINT = 'Mend that line; what is no plain number stands in quotes: capacity = "80%".'
 _RENAMED_HINT = "docs/renames.md has all that are called otherwise now."
 _FILE_HINT = "Give a readable TOML file by --config or CACHETIER_CONFIG."
@@ -254,6 +265,14 @@ def wrong_values(
     problems = []
     for where, cause in error.causes:
         name, *within = where.split(".")
+        if name == "remote" and within:  # of which each key may come from elsewhere
+            alone = origins.get(f"remote_{within[0]}", DEFAULT)
+            if alone != DEFAULT:
+                problems.append(
+                    ConfigError(f"`remote_{within[0]}` from {alone}: {_clipped(cause)}")
+                )
+                continue
+            within = [] if within == ["url"] else within
         in_file = origins[name] == file.place(name)
         origin = file.place(name, *within) if in_file else origins[name]
         problem = f"{'.'.join(within)}: {cause}" if within else cause

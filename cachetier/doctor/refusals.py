@@ -10,8 +10,8 @@ _KEYS = (
     "Correct the credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the profile, or the "
     "role of the machine."
 )
-_ELSEWHERE = "the bucket is in another region", "Set remote_region to the bucket's region."
-_KMS_KEY = "Enable it, or correct remote_kms_key: it lies in the bucket's region."
+_ELSEWHERE = "the bucket is in another region", "Set `region` of the remote to the bucket's region."
+_KMS_KEY = "Enable it, or correct `kms_key`: it lies in the bucket's region."
 _BY_CODE = {
     "InvalidAccessKeyId": ("the store does not know the access key", _KEYS),
     "SignatureDoesNotMatch": (
@@ -38,7 +38,7 @@ _BY_CODE = {
     "IllegalLocationConstraintException": _ELSEWHERE,
     "AuthorizationHeaderMalformed": (
         "the request was signed for another region",
-        "Set remote_region to the bucket's region.",
+        "Set `region` of the remote to the bucket's region.",
     ),
     "KMS.NotFoundException": ("there is no such KMS key", _KMS_KEY),
     "KMS.DisabledException": ("the KMS key is disabled", _KMS_KEY),
@@ -61,7 +61,7 @@ _BY_CAUSE = {
     ),
     "EndpointConnectionError": (
         "the store cannot be reached at {where}",
-        "Correct remote_endpoint, or look at name resolution, routes and proxies.",
+        "Correct `endpoint` of the remote, or look at name resolution, routes and proxies.",
     ),
 }
 
@@ -83,7 +83,7 @@ def reason_of(error: CachetierError, remote: RemoteSettings, right: str = "") ->
         summary, fix = _BY_CODE[code]
         return f"{summary} ({code})", fix
     if code in _NO_BUCKET:
-        fix = "Create it, or correct `remote` and `remote_endpoint`."
+        fix = "Create it, or correct `remote`, its `url` and `endpoint`."
         return f"there is no bucket {remote.bucket} ({code})", fix
     if code in _DENIED:
         fix = f"Allow {right or 'the call'} on {arn_of(remote, right)}, or as the store words it."

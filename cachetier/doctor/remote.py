@@ -270,7 +270,7 @@ def _is_about_us(error: RemoteError) -> bool:
 
 
 KMS_RIGHTS = "Allow kms:GenerateDataKey and kms:Decrypt on it, in the key's policy too."
-READBACK = 'remote_verify = "readback"'
+READBACK = 'assume = ["readback"]'
 
 
 def judge_reach(remote: RemoteSettings, server: str, seconds: float) -> CheckResult:
@@ -285,7 +285,7 @@ def judge_conditional(absent: str, match: str, *, declared: bool) -> CheckResult
 
     Args:
         absent, match: ``obeyed``, ``ignored`` or ``refused``, for each of the two.
-        declared: Whether ``conditional_writes`` is on.
+        declared: Whether they are assumed to work.
     """
     obeyed = absent == match == "obeyed"
     measured = f"If-None-Match {absent}, If-Match {match}"
@@ -293,13 +293,13 @@ def judge_conditional(absent: str, match: str, *, declared: bool) -> CheckResult
     if obeyed and declared:
         return ok(measured, **values)
     if obeyed:
-        fix = "Set conditional_writes = true: the store can keep two nodes from overwriting."
-        return warn(f"{measured}, and conditional_writes is off", fix, **values)
+        fix = "Take `unconditional` out of `assume`: the store can keep two nodes from overwriting."
+        return warn(f"{measured}, and `unconditional` is assumed", fix, **values)
     if declared:
-        fix = "Set conditional_writes = false, and let one node only save a step at a time."
+        fix = 'Set assume = ["unconditional"], and let one node only save a step at a time.'
         return fail(f"{measured}: two nodes could publish one step", fix, **values)
     fix = "Nothing keeps two nodes from overwriting each other here; a newer store may."
-    return warn(f"{measured}, as conditional_writes = false says", fix, **values)
+    return warn(f"{measured}, as `unconditional` says", fix, **values)
 
 
 def judge_checksum(faults: Sequence[str], verify: str) -> CheckResult:
@@ -307,14 +307,14 @@ def judge_checksum(faults: Sequence[str], verify: str) -> CheckResult:
 
     Args:
         faults: What it did not do; none if all is well.
-        verify: What ``remote_verify`` says.
+        verify: What is assumed of the store.
     """
     values = {"keeps_crc64nvme": not faults}
     if not faults and verify == "checksum":
         return ok("CRC-64/NVME is judged, kept, and of whole multipart objects", **values)
     if not faults:
-        fix = 'Set remote_verify = "checksum": each object need not be read back.'
-        return warn("CRC-64/NVME works, and remote_verify is readback", fix, **values)
+        fix = "Take `readback` out of `assume`: each object need not be read back."
+        return warn("CRC-64/NVME works, and `readback` is assumed", fix, **values)
     summary = f"CRC-64/NVME: {', '.join(faults)}"
     if verify == "readback":
         return ok(f"{summary}; objects are read back", **values)

@@ -233,14 +233,14 @@ def judge_at_rest(wanted: AtRest, found: AtRest) -> CheckResult:
     values = {"encryption": found.encryption, "kms_key": found.kms_key}
     values["storage_class"] = found.storage_class
     if wanted.encryption and wanted.encryption != found.encryption:
-        fix = "Correct remote_encryption, or use a store that does it."
+        fix = "Correct `encryption` of the remote, or use a store that does it."
         return fail(f"{measured}, not {wanted.encryption}", fix, **values)
     by_alias = "alias/" in wanted.kms_key  # of which the store tells the key
     if wanted.kms_key and not by_alias and not found.kms_key.endswith(wanted.kms_key):
-        fix = "Correct remote_kms_key: the store took another."
+        fix = "Correct its `kms_key`: the store took another."
         return fail(f"{measured}, by the key {found.kms_key or 'of nobody'}", fix, **values)
     if wanted.storage_class and wanted.storage_class != found.storage_class:
-        fix = "Correct remote_storage_class: the store has no such class."
+        fix = "Correct its `storage_class`: the store has no such class."
         return fail(f"{measured}, not {wanted.storage_class}", fix, **values)
     return ok(
         f"{measured}{', as each write asks' if wanted != AS_THE_BUCKET_DOES else ''}", **values

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
-from cachetier_client.identity.remote_url import remote_of
+from cachetier_client.identity.remote_url import dialect_of, remote_of
 
 from cachetier.model.names import DURABLE
 
@@ -62,18 +62,19 @@ class RemoteSettings:
         Raises:
             ValueError: Says what is wrong.
         """
-        bucket, prefix = remote_of(values["remote"])
-        same = "endpoint", "region", "verify", "conditional_writes", "addressing_style"
+        bucket, prefix = remote_of(values["url"])
+        same = "endpoint", "region"
         others = "required", "profile"  # which the durable remote does not have
         return cls(
             name,
             bucket,
             prefix,
             **{each: values[each] for each in (*same, *others) if each in values},
+            **dialect_of(values["assume"]),
             spread=values["key_layout"] == "spread",
             role="durable" if name == DURABLE else "replica",
             at_rest=AtRest.checked(values),
-            scheme=values["remote"].partition("://")[0],
+            scheme=values["url"].partition("://")[0],
         )
 
     def beside(self, bucket: str, prefix: str = "") -> RemoteSettings:

@@ -236,7 +236,7 @@ def s3_offer(
         found = url()
         return found and found.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
-    region = settings.remote_region or DEFAULT_REGION
+    region = settings.remote.region or DEFAULT_REGION
     return S3Offer(here, region, settings.s3_mounts, objects, store.look(created_at))
 
 

@@ -64,7 +64,7 @@ def _of_remote(remote: RemoteSettings) -> list[str]:
         return []
     where = "" if remote.role == "durable" else f" at {remote.name}"
     return [
-        f"conditional_writes is off{where}: two nodes that save one step may overwrite each other"
+        f"`unconditional` is assumed{where}: two nodes that save one step may overwrite each other"
     ]
 
 

@@ -32,11 +32,12 @@ BEGUN_BYTES = 32 << 20
 SECONDS = 60.0
 
 SETTINGS = f"""\
-remote          = "s3://{BUCKET}/{PREFIX}"
-remote_endpoint = "{{far}}"
+[remote]
+url      = "s3://{BUCKET}/{PREFIX}"
+endpoint = "{{far}}"
 
 [replicas.near]
-remote   = "s3://{BUCKET}/{PREFIX}"
+url      = "s3://{BUCKET}/{PREFIX}"
 endpoint = "{{near}}"
 """
 

@@ -59,7 +59,7 @@ def test_a_wrong_bucket_ends_up_and_the_log_has_one_line_for_each_try(stack: Sta
     expected = (
         "critical service.not_started cannot start: s3://nowhere/demo at http://seaweedfs:8333: "
         "there is no bucket nowhere (NoSuchBucket) "
-        "hint=Create it, or correct `remote` and `remote_endpoint`. code=config"
+        "hint=Create it, or correct `remote`, its `url` and `endpoint`. code=config"
     )
     assert said == {expected}
 

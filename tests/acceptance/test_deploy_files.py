@@ -64,7 +64,7 @@ def test_compose_waits_until_the_service_has_ended(monkeypatch: pytest.MonkeyPat
 def test_variables_of_the_compose_file_do_not_upset_a_service_outside_it() -> None:
     text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
     ours = {name for name, _, _ in VARIABLE.findall(text) if name.startswith(config_sources.PREFIX)}
-    settings = {f"{config_sources.PREFIX}{name.upper()}" for name in config.SETTINGS}
+    settings = {f"{config_sources.PREFIX}{name.upper()}" for name in config.NAMED}
 
     assert ours - settings - config_sources.FOREIGN_VARIABLES == set()
 

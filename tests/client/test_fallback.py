@@ -102,7 +102,7 @@ def test_half_of_a_short_call_is_left_for_s3(alone: Client, clock: FakeClock) ->
 def test_how_long_to_wait_can_be_set(
     bucket: FakeBucket, clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CACHETIER_FALLBACK_AFTER", "0")
+    monkeypatch.setenv("CACHETIER_FALLBACK", "s3:0s")
     with Client(f"unix://{tmp_path}/none", clock=clock) as client:
         client.put_shard(b"one", name="a", **IDS)
     assert clock.naps == []
@@ -191,10 +191,9 @@ def test_who_does_not_want_it_does_not_get_it(
     ("name", "value"),
     [
         ("CACHETIER_FALLBACK", "gcs"),
-        ("CACHETIER_FALLBACK_AFTER", "soon"),
-        ("CACHETIER_FALLBACK_AFTER", "-1"),
+        ("CACHETIER_FALLBACK", "s3:soon"),
+        ("CACHETIER_FALLBACK", "wait:10s"),
         ("CACHETIER_REMOTE", "gs://bucket"),
-        ("CACHETIER_REMOTE_VERIFY", "maybe"),
         ("CACHETIER_REMOTE_ENDPOINT", "no-url"),
         ("CACHETIER_REMOTE_ENDPOINT", "http://host:port"),
     ],
@@ -212,12 +211,15 @@ def test_the_environment_names_a_remote_as_it_does_for_the_service() -> None:
     assert from_environment({}) is None
     assert from_environment({"CACHETIER_REMOTE": "s3://bucket"}) == S3Address("bucket")
     full = {
-        "CACHETIER_REMOTE": "s3://bucket/a/b/",
+        "CACHETIER_REMOTE": json.dumps(
+            {
+                "url": "s3://bucket/a/b/",
+                "region": "eu",
+                "assume": ["readback", "unconditional"],
+                "key_layout": "spread",
+            }
+        ),
         "CACHETIER_REMOTE_ENDPOINT": "https://host:1",
-        "CACHETIER_REMOTE_REGION": "eu",
-        "CACHETIER_REMOTE_VERIFY": "readback",
-        "CACHETIER_CONDITIONAL_WRITES": "off",
-        "CACHETIER_KEY_LAYOUT": "spread",
     }
     expected = S3Address("bucket", "a/b", "https://host:1", "eu", "readback", False, True)
     assert from_environment(full) == expected
@@ -226,17 +228,29 @@ def test_the_environment_names_a_remote_as_it_does_for_the_service() -> None:
 ENCRYPTED = AtRest("aws:kms", "alias/k", (("team", "llama"),), "STANDARD_IA")
 
 
+@pytest.mark.parametrize("name", ["CACHETIER_REMOTE_ASSUME", "CACHETIER_CONDITIONAL_WRITES"])
+def test_a_variable_that_only_the_service_has_is_not_ignored(name: str) -> None:
+    for wrong in ('"assume": "maybe"', '"asume": "path"', '"assume": ["path", "virtual"]'):
+        with pytest.raises(ValueError, match=r"CACHETIER_REMOTE: as"):
+            from_environment({"CACHETIER_REMOTE": f'{{"url": "s3://bucket", {wrong}}}'})
+    with pytest.raises(ValueError, match=f"CACHETIER_REMOTE: {name}: write all as JSON"):
+        from_environment({"CACHETIER_REMOTE": "s3://bucket", name: "off"})
+
+
 def test_the_environment_says_how_objects_are_kept_as_it_does_for_the_service() -> None:
     remote = {
-        "CACHETIER_REMOTE": "s3://bucket",
-        "CACHETIER_REMOTE_ENCRYPTION": "aws:kms",
-        "CACHETIER_REMOTE_KMS_KEY": "alias/k",
-        "CACHETIER_REMOTE_KMS_CONTEXT": '{"team": "llama"}',
-        "CACHETIER_REMOTE_STORAGE_CLASS": "STANDARD_IA",
+        "url": "s3://bucket",
+        "encryption": "aws:kms",
+        "kms_key": "alias/k",
+        "kms_context": {"team": "llama"},
+        "storage_class": "STANDARD_IA",
     }
-    assert from_environment(remote) == S3Address("bucket", at_rest=ENCRYPTED)
+    assert from_environment({"CACHETIER_REMOTE": json.dumps(remote)}) == S3Address(
+        "bucket", at_rest=ENCRYPTED
+    )
+    remote["storage_class"] = "DEEP_ARCHIVE"
     with pytest.raises(ValueError, match="cannot be read back at once"):
-        from_environment({**remote, "CACHETIER_REMOTE_STORAGE_CLASS": "DEEP_ARCHIVE"})
+        from_environment({"CACHETIER_REMOTE": json.dumps(remote)})
 
 
 def test_an_environment_that_says_only_where_leaves_the_services_encryption_on() -> None:
@@ -246,7 +260,7 @@ def test_an_environment_that_says_only_where_leaves_the_services_encryption_on()
     assert first_of(named, told) == S3Address("bucket", region="eu", at_rest=ENCRYPTED)
     remote = {"CACHETIER_REMOTE": "s3://bucket"}
     assert first_of(from_environment(remote), told) == told
-    said = from_environment({**remote, "CACHETIER_REMOTE_ENCRYPTION": "bucket"})
+    said = from_environment({"CACHETIER_REMOTE": '{"url": "s3://bucket", "encryption": "bucket"}'})
     assert first_of(said, told) == said, "who says that the bucket decides is not silent"
     plain = S3Address("bucket", at_rest=AtRest("AES256"))
     assert first_of(plain, told) is plain
@@ -260,7 +274,7 @@ def test_an_environment_that_says_no_addressing_style_leaves_what_the_service_fo
     where = {"CACHETIER_REMOTE": "s3://bucket/p", "CACHETIER_REMOTE_ENDPOINT": "http://s3.example"}
     told = S3Address("bucket", "p", "http://s3.example", addressing_style="virtual")
     assert first_of(from_environment(where), told) == told
-    forced = where | {"CACHETIER_REMOTE_ADDRESSING_STYLE": "path"}
+    forced = where | {"CACHETIER_REMOTE": '{"url": "s3://bucket/p", "assume": ["path"]}'}
     assert first_of(from_environment(forced), told) == replace(told, addressing_style="path")
     elsewhere = where | {"CACHETIER_REMOTE_ENDPOINT": "http://other.example"}
     found = first_of(from_environment(elsewhere), told)

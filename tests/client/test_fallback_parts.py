@@ -269,7 +269,7 @@ def test_where_the_store_keeps_no_digest_the_metadata_tells_other_bytes() -> Non
 def test_a_call_waits_for_another_of_its_part_no_longer_than_its_own_time(
     bucket: FakeBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CACHETIER_FALLBACK_AFTER", "0")
+    monkeypatch.setenv("CACHETIER_FALLBACK", "s3:0s")
     state = parts.THIS_PROCESS.of(SaveIds("r", 1, "s", 0, 1), 0.0)
     claiming, done = threading.Event(), threading.Event()
 

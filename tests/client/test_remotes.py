@@ -39,9 +39,9 @@ def refusal(text: str) -> str:
         ("/nvme/checkpoints", "does not begin with s3://", None),
         ("", "does not begin with s3://", None),
         # a server's URL
-        ("http://127.0.0.1:8333", "for `remote_endpoint` to say", None),
-        ("http://127.0.0.1:8333/bucket/p", "for `remote_endpoint` to say", "s3://bucket/p"),
-        ("s3://minio:9000/bucket", "for `remote_endpoint` to say", "s3://bucket"),
+        ("http://127.0.0.1:8333", "for `remote.endpoint` to say", None),
+        ("http://127.0.0.1:8333/bucket/p", "for `remote.endpoint` to say", "s3://bucket/p"),
+        ("s3://minio:9000/bucket", "for `remote.endpoint` to say", "s3://bucket"),
         ("https://s3.eu-west-1.amazonaws.com/bucket/p", "not begin with s3://", "s3://bucket/p"),
         ("https://bucket.s3.eu-west-1.amazonaws.com/p", "not begin with s3://", "s3://bucket/p"),
         # the bucket

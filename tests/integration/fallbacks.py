@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -40,9 +41,10 @@ class Place:
     def environment(self) -> dict[str, str]:
         """What a rank, or a service, is told of the remote."""
         return {
-            "CACHETIER_REMOTE": f"s3://{self.name}/p",
+            "CACHETIER_REMOTE": json.dumps(
+                {"url": f"s3://{self.name}/p", "assume": [self.endpoint.verify]}
+            ),
             "CACHETIER_REMOTE_ENDPOINT": self.endpoint.url,
-            "CACHETIER_REMOTE_VERIFY": self.endpoint.verify,
             **self.endpoint.environment(),
         }
 
@@ -77,7 +79,7 @@ def place(endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pla
         endpoint.create_bucket(made.name)
         for name, value in made.environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setenv("CACHETIER_FALLBACK_AFTER", "0.1")
+        monkeypatch.setenv("CACHETIER_FALLBACK", "s3:100ms")
         monkeypatch.setattr(parts, "THIS_PROCESS", parts.DirectRankParts())
         yield made
 

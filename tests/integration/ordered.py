@@ -72,8 +72,9 @@ class OrderedNode:
                 **endpoint.environment(),
                 "CACHETIER_REMOTE": f"s3://{bucket}/steps",
                 "CACHETIER_REMOTE_ENDPOINT": self.proxy.url,
-                "CACHETIER_REMOTE_VERIFY": endpoint.verify,
-                "CACHETIER_CONDITIONAL_WRITES": str(endpoint.conditional_writes).lower(),
+                "CACHETIER_REMOTE_ASSUME": ",".join(
+                    [endpoint.verify, *["unconditional"] * (not endpoint.conditional_writes)]
+                ),
                 "CACHETIER_S3": f"127.0.0.1:{port}",
                 "CACHETIER_S3_MOUNT": json.dumps([mount]),
             },

@@ -167,7 +167,7 @@ def node_settings(
         "capacity": "1 GB",
         "remote": remote,
         "remote_endpoint": endpoint.url,
-        "remote_verify": endpoint.verify,
+        "remote_assume": endpoint.verify,
         "grace_seconds": 5,
     }
 

@@ -94,7 +94,7 @@ def environment(served: Served, tmp_path: Path) -> dict[str, str]:
         (["get", "llama", "100", "--name", ""], ["a", "b@c"]),
         (["serve", "--log-l"], ["--log-level"]),
         (["serve", "--log-level", "w"], ["warning"]),
-        (["config", "--set", "key_layout=s"], ["key_layout=spread"]),
+        (["config", "--set", "remote_key_layout=s"], ["remote_key_layout=spread"]),
         (["serve", "--set", "compression=planes:4"], ["compression=planes:4"]),
     ],
     ids=str,

@@ -203,7 +203,7 @@ def test_the_settings_of_a_service_reach_its_drain(tmp_path: Path, moto_s3: S3En
             "http": "",
             "remote": f"s3://{moto_s3.bucket}/courtesy",
             "remote_endpoint": moto_s3.url,
-            "remote_verify": moto_s3.verify,
+            "remote_assume": moto_s3.verify,
             "drain_cpus": str(cpu),
             "drain_threads": 3,
         }

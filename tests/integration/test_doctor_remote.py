@@ -81,7 +81,7 @@ def test_a_server_that_believes_everything_needs_readback(
     found_wrong = found(remote, ["checksum"])["checksum"]
     assert found_wrong.state is State.FAIL
     assert "not kept, a wrong one is accepted" in found_wrong.measured
-    assert 'remote_verify = "readback"' in found_wrong.fix
+    assert 'assume = ["readback"]' in found_wrong.fix
     all_found = found(remote_on(moto_s3))
     assert {name for name, each in all_found.items() if each.state is State.FAIL} == set()
     assert all_found["checksum"].state is State.OK
@@ -92,8 +92,8 @@ def test_what_a_store_could_do_and_is_not_asked_for_is_noticed(
 ) -> None:
     remote = remote_on(sound, bucket=bucket, verify="readback", conditional_writes=False)
     findings = found(remote)
-    assert findings["checksum"].fix.startswith('Set remote_verify = "checksum"')
-    assert findings["conditional"].fix.startswith("Set conditional_writes = true")
+    assert findings["checksum"].fix.startswith("Take `readback` out of")
+    assert findings["conditional"].fix.startswith("Take `unconditional` out of")
 
 
 def test_wrong_keys_are_told_apart_from_missing_rights(
@@ -132,7 +132,7 @@ def test_a_bucket_that_is_not_there_is_named(sound: S3Endpoint) -> None:
 def test_a_store_that_cannot_be_reached_skips_the_rest(sound: S3Endpoint) -> None:
     findings = found(remote_on(sound, endpoint="http://127.0.0.1:9"), ["put"])
     assert findings["reach"].state is State.FAIL
-    assert "remote_endpoint" in findings["reach"].fix
+    assert "`endpoint`" in findings["reach"].fix
     assert findings["put"].state is State.SKIPPED
 
 
@@ -197,7 +197,7 @@ REFUSED = [
     (Trouble.SLOW_DOWN, "PutObject", "put", "bench --remote"),
     (Trouble.INTERNAL_ERROR, "PutObject", "put", "the store's log"),
     (Trouble.CLOSED, "PutObject", "put", "the store's log"),
-    (Trouble.WRONG_CHECKSUM, "HeadObject", "checksum", 'remote_verify = "readback"'),
+    (Trouble.WRONG_CHECKSUM, "HeadObject", "checksum", 'assume = ["readback"]'),
     (Trouble.ACCESS_DENIED, "UploadPartCopy", "copy", "block_copies = false"),
 ]
 
@@ -229,8 +229,8 @@ def test_a_store_of_long_ago_fails_what_it_cannot_do(monkeypatch: pytest.MonkeyP
         assert objects == {}
     assert findings["read"].state is State.OK
     assert findings["conditional"].measured.startswith("If-None-Match ignored, If-Match ignored")
-    assert "conditional_writes = false" in findings["conditional"].fix
-    assert 'remote_verify = "readback"' in findings["checksum"].fix
+    assert 'assume = ["unconditional"]' in findings["conditional"].fix
+    assert 'assume = ["readback"]' in findings["checksum"].fix
     assert "does not know this call" in findings["multipart"].measured
     assert findings["copy"].state is State.SKIPPED
     assert findings["lifecycle"].state is State.SKIPPED

@@ -175,7 +175,7 @@ def test_the_service_hears_what_went_past_it_and_counts_it(
         "capacity": "1 GB",
         "remote": f"s3://{past.name}/p",
         "remote_endpoint": moto_s3.url,
-        "remote_verify": moto_s3.verify,
+        "remote_assume": moto_s3.verify,
         "grace_seconds": 1,
     }
     with past.client() as client:

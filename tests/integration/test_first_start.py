@@ -93,7 +93,7 @@ def settings_for(endpoint: str, cache_dir: Path) -> Settings:
         (404, "NoSuchBucket", "there is no bucket bucket", "`remote`"),
         (403, "InvalidAccessKeyId", "does not know the access key", "AWS_ACCESS_KEY_ID"),
         (403, "SignatureDoesNotMatch", "secret key does not fit", "AWS_SECRET_ACCESS_KEY"),
-        (301, "PermanentRedirect", "another region", "remote_region"),
+        (301, "PermanentRedirect", "another region", "`region`"),
     ],
 )
 def test_what_was_mistyped_ends_the_first_start(
@@ -238,7 +238,7 @@ def test_a_program_that_never_ends_holds_up_no_start(
 def test_a_replica_that_has_no_profile_ends_the_first_start_and_one_that_is_away_does_not(
     store: Store, tmp_path: Path
 ) -> None:
-    near = {"remote": "s3://near/p", "endpoint": "http://127.0.0.1:1"}
+    near = {"url": "s3://near/p", "endpoint": "http://127.0.0.1:1"}
     where = {"cache_dir": str(tmp_path / "new"), "remote": "s3://bucket/p"}
     given = {**where, "remote_endpoint": store.url}
 
@@ -391,7 +391,7 @@ def test_a_wrong_bucket_is_one_line_of_the_log(store: Store, tmp_path: Path) -> 
     said = only_line(serve(tmp_path, store.url))
 
     assert said["message"].startswith(f"cannot start: s3://bucket/p at {store.url}: there is no")
-    assert said["hint"] == "Create it, or correct `remote` and `remote_endpoint`."
+    assert said["hint"] == "Create it, or correct `remote`, its `url` and `endpoint`."
     assert not (tmp_path / "cache").exists()
 
 

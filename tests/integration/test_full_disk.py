@@ -207,7 +207,7 @@ def test_a_service_starts_and_drains_on_a_disk_without_a_free_byte(
     run, data = f"full-{end}", body(100_000, 7)
     with Tier(disk.path, moto_s3) as tier:
         tier.environment["CACHETIER_CAPACITY"] = "64MiB"
-        tier.environment["CACHETIER_REMOTE_VERIFY"] = moto_s3.verify
+        tier.environment["CACHETIER_REMOTE_ASSUME"] = moto_s3.verify
         tier.start()
         with Client(tier.url, fallback="fail") as client:
             for name, some in (("large", data), ("small", data[:1000])):

@@ -212,7 +212,7 @@ def test_sigterm_flushes_within_the_notice_time(
         tmp_path,
         endpoint.url,
         remote=f"s3://{endpoint.bucket}/{prefix}",
-        remote_verify=endpoint.verify,
+        remote_assume=endpoint.verify,
         notice_seconds="50",
     )
     with Client(f"unix://{ready['socket']}") as client:

@@ -49,7 +49,7 @@ def node(
     def start(endpoint_url: str = endpoint.url, **settings: str) -> tuple[Any, dict[str, Any]]:
         ours = {
             "remote": f"s3://{endpoint.bucket}/{tmp_path.name}",
-            "remote_verify": endpoint.verify,
+            "remote_assume": endpoint.verify,
             "http": "127.0.0.1:0",
             "token": TOKEN,
             "log_level": "debug",

@@ -60,7 +60,7 @@ class Tiers:
     def settings(self, cache_dir: Path) -> dict[str, str]:
         replicas = {
             "near": {
-                "remote": f"s3://{self.cluster.endpoint.bucket}/{self.prefix}",
+                "url": f"s3://{self.cluster.endpoint.bucket}/{self.prefix}",
                 "endpoint": self.near_proxy.url,
             }
         }
@@ -71,7 +71,7 @@ class Tiers:
             "capacity": "1 GB",
             "remote": f"s3://{self.far.bucket}/{self.prefix}",
             "remote_endpoint": self.far_proxy.url,
-            "remote_verify": self.far.verify,
+            "remote_assume": self.far.verify,
             "replicas": json.dumps(replicas),
             "grace_seconds": "5",
         }

@@ -299,6 +299,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "believed")
 
 
+_UNCONDITIONAL = 'assume = ["unconditional"]'
 DIFFERENCES = [
     (
         Oddity(keeps_metadata=False),
@@ -334,9 +335,21 @@ DIFFERENCES = [
     (Oddity(buffers=True), "expect", State.OK, "is not answered", ""),
     (Oddity(proto="HTTP/1.0"), "connections", State.WARN, "of its own", "HTTP/1.1"),
     (Oddity(idle_seconds=0.05), "connections", State.WARN, "closed at once", "time-out"),
-    (Oddity(conditions="denied"), "conditional", State.FAIL, "refused", "conditional_writes = fa"),
-    (Oddity(conditions="ignored"), "conditional", State.FAIL, "ignored", "conditional_writes = fa"),
-    (Oddity(conditions="refused"), "conditional", State.FAIL, "refused", "conditional_writes = fa"),
+    (Oddity(conditions="denied"), "conditional", State.FAIL, "refused", 'assume = ["unconditional'),
+    (
+        Oddity(conditions="ignored"),
+        "conditional",
+        State.FAIL,
+        "ignored",
+        'assume = ["unconditional',
+    ),
+    (
+        Oddity(conditions="refused"),
+        "conditional",
+        State.FAIL,
+        "refused",
+        'assume = ["unconditional',
+    ),
 ]
 
 
@@ -383,14 +396,14 @@ def test_the_first_start_is_refused_where_nothing_would_become_durable(
     oddity: Oddity, check: str, state: State, said: str, fix: str, tmp_path: Path
 ) -> None:
     del check, state
-    given = {"remote": f"s3://{BUCKET}/p", "remote_verify": "readback"}
+    given = {"remote": f"s3://{BUCKET}/p", "remote_assume": "readback"}
     with odd_store(oddity) as server:
         given |= {"cache_dir": str(tmp_path / "new"), "remote_endpoint": server.url}
         with pytest.raises(ConfigError) as refusal:
             refuse_wrong_remote(config.load(given))
         assert server.objects == {}
         if oddity.conditions == "refused":
-            refuse_wrong_remote(config.load(given | {"conditional_writes": "off"}))
+            refuse_wrong_remote(config.load(given | {"remote_assume": "readback,unconditional"}))
     assert said in refusal.value.message
     assert fix in refusal.value.hint
 
@@ -406,7 +419,7 @@ def test_the_first_start_and_the_service_address_a_store_that_refuses_the_path(
                 "cache_dir": str(tmp_path / "new"),
                 "remote": remote.url,
                 "remote_endpoint": remote.endpoint,
-                "remote_verify": "readback",
+                "remote_assume": "readback",
             }
         )
         refuse_wrong_remote(settings)
@@ -430,7 +443,7 @@ def test_a_node_saves_to_a_store_that_differs_in_all_that_is_supported_and_anoth
                 "socket": tmp_path / name / "s",
                 "remote": remote.url,
                 "remote_endpoint": remote.endpoint,
-                "remote_verify": "readback",
+                "remote_assume": "readback",
                 "capacity": "1 GB",
             }
             refuse_wrong_remote(config.load(given))

@@ -36,11 +36,10 @@ def node(tmp_path_factory: pytest.TempPathFactory, moto_s3: S3Endpoint) -> Itera
         "CACHETIER_CAPACITY": "1GB",
         "CACHETIER_HTTP": "127.0.0.1:0",
         "CACHETIER_SOCKET": str(tmp_path / "s"),
-        "CACHETIER_SOCKET_MODE": "0666",
         "CACHETIER_ALLOWED_UIDS": str(SOMEBODY),
         "CACHETIER_REMOTE": f"s3://{moto_s3.bucket}/private",
         "CACHETIER_REMOTE_ENDPOINT": moto_s3.url,
-        "CACHETIER_REMOTE_VERIFY": moto_s3.verify,
+        "CACHETIER_REMOTE_ASSUME": moto_s3.verify,
     }
     process = subprocess.Popen(
         [sys.executable, "-m", "cachetier", "serve", "--json"],

@@ -110,11 +110,10 @@ def test_the_real_parts_are_put_together_from_settings(tmp_path: Path) -> None:
             "cache_dir": tmp_path / "cache",
             "remote": "s3://bucket/a/b",
             "remote_endpoint": "http://127.0.0.1:1",
-            "remote_verify": "readback",
-            "conditional_writes": "off",
+            "remote_assume": "readback,unconditional",
             "socket": tmp_path / "s",
             "http": "",
-            "high_watermark": 0.5,
+            "watermarks": [0.4, 0.5],
         }
     )
     service = Service(settings, open_drain=lambda *_parts: IdleDrain())
@@ -124,7 +123,7 @@ def test_the_real_parts_are_put_together_from_settings(tmp_path: Path) -> None:
         assert service.url is None
         assert status["remotes"][0]["url"] == "s3://bucket/a/b"
         assert status["remotes"][0]["verify"] == "readback"
-        assert any("conditional_writes" in warning for warning in status["warnings"])
+        assert any("`unconditional`" in warning for warning in status["warnings"])
     finally:
         service.stop()
 

@@ -153,7 +153,7 @@ def test_the_service_sends_its_traces_to_a_collector(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     remote = {"remote": f"s3://{endpoint.bucket}/{tmp_path.name}"}
-    remote["remote_verify"] = endpoint.verify
+    remote["remote_assume"] = endpoint.verify
     process, ready = started(tmp_path, endpoint.url, **remote, trace="on", http="127.0.0.1:0")
     try:
         with Client(ready["http"]) as client, traced(CALLER):
@@ -183,7 +183,7 @@ def test_a_collector_that_is_away_holds_nothing_up(
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     remote = {"remote": f"s3://{endpoint.bucket}/{tmp_path.name}"}
-    remote["remote_verify"] = endpoint.verify
+    remote["remote_assume"] = endpoint.verify
     process, ready = started(tmp_path, endpoint.url, **remote, trace="on")
     try:
         with Client(f"unix://{ready['socket']}") as client:

@@ -60,7 +60,7 @@ class Site:
                     **self.endpoint.environment(),
                     "CACHETIER_REMOTE": f"s3://{self.bucket}/p",
                     "CACHETIER_REMOTE_ENDPOINT": proxy.url,
-                    "CACHETIER_REMOTE_VERIFY": self.endpoint.verify,
+                    "CACHETIER_REMOTE_ASSUME": self.endpoint.verify,
                 },
             ).start()
             for number, proxy in enumerate(self.proxies)

@@ -52,7 +52,7 @@ class Site:
     def settings(self, **others: Any) -> dict[str, Any]:
         """Return the settings of a node; ``replica`` are further ones of its replica."""
         replica = {
-            "remote": f"s3://{self.near_bucket}/p",
+            "url": f"s3://{self.near_bucket}/p",
             "endpoint": self.near.url,
             "verify": self.endpoint.verify,
             **others.pop("replica", {}),
@@ -64,7 +64,7 @@ class Site:
             "capacity": "1 GB",
             "remote": f"s3://{self.far_bucket}/p",
             "remote_endpoint": self.far.url,
-            "remote_verify": self.endpoint.verify,
+            "remote_assume": self.endpoint.verify,
             "grace_seconds": 5,
             "replicas": {"near": replica},
             **others,

@@ -173,7 +173,7 @@ def life(
 ) -> Iterator[Life]:
     """Lend a node with a bucket of its own; nothing of it was ever seen."""
     endpoint.create_bucket(BUCKET)
-    monkeypatch.setenv("CACHETIER_FALLBACK_AFTER", "0.1")
+    monkeypatch.setenv("CACHETIER_FALLBACK", "s3:100ms")
     monkeypatch.setattr(parts, "THIS_PROCESS", parts.DirectRankParts())
     recorder = Recorder()
     with S3Proxy(endpoint.url, troubles=recorder) as proxy:

@@ -223,7 +223,7 @@ class Store:
     short: Mapping[str, str] = field(default_factory=dict)
 
 
-_READ_BACK = '`remote_verify = "readback"`, `conditional_writes = false`'
+_READ_BACK = '`remote_assume = "readback"`, `assume = ["unconditional"]`'
 STORES = {
     "nginx": Store(
         partial(seaweedfs_behind, nginx_before),

@@ -158,7 +158,7 @@ def _with_bucket(folder: Path) -> dict[str, Costs]:
     from cachetier.testing.s3proxy import S3Proxy
 
     data = os.urandom(LARGE)
-    settings = {"remote_verify": "readback"}  # moto judges no digests
+    settings = {"remote_assume": "readback"}  # moto judges no digests
     with moto_server() as server, S3Proxy(server.url) as proxy:
         remote = server.behind(proxy.url)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, get_args
 
 from cachetier_client.clock import Clock
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import LastingTransport, Transport
 from cachetier_client.transport.retrying import RetryingTransport
+from cachetier_client.units import parsed_span
 
 if TYPE_CHECKING:
     from cachetier_client.fallback.direct.remote import RemoteAddress
@@ -30,10 +30,16 @@ def lasting_transport(
         workers: Threads to upload with.
 
     Raises:
-        ValueError: A fallback, a number of seconds or a remote that is none.
+        ValueError: A fallback, a span or a remote that is none.
     """
-    chosen = fallback or os.environ.get("CACHETIER_FALLBACK") or None
-    if chosen is not None and chosen not in get_args(Fallback):
+    if os.environ.get("CACHETIER_FALLBACK_AFTER"):
+        raise ValueError("CACHETIER_FALLBACK_AFTER is a part of CACHETIER_FALLBACK now: s3:20s")
+    said = os.environ.get("CACHETIER_FALLBACK") or "s3"
+    usual, _, after = said.partition(":")
+    if usual not in get_args(Fallback) or (after and usual != "s3"):
+        raise ValueError(f"CACHETIER_FALLBACK={said!r} is none of 's3', 's3:20s', 'wait', 'fail'")
+    chosen = fallback or usual
+    if chosen not in get_args(Fallback):
         raise ValueError(f"fallback={chosen!r} is none of 's3', 'wait' and 'fail'")
     if chosen == "wait" or chosen == "fail":
         return RetryingTransport(single, clock, gives_up=chosen == "fail")
@@ -46,16 +52,8 @@ def lasting_transport(
     def remote() -> RemoteAddress | None:
         return first_of(named, from_hello(getattr(single, "remote", None)))
 
-    after_seconds = _after_seconds(os.environ, AFTER_SECONDS)
-    return FallbackTransport(single, remote, clock, workers, after_seconds)
-
-
-def _after_seconds(environ: Mapping[str, str], usual: float) -> float:
-    text = environ.get("CACHETIER_FALLBACK_AFTER") or str(usual)
     try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise ValueError(f"CACHETIER_FALLBACK_AFTER={text!r} is not a number of seconds")
-    return seconds
+        after_seconds = parsed_span(after) if after else AFTER_SECONDS
+    except ValueError as error:
+        raise ValueError(f"CACHETIER_FALLBACK={said!r}: {error}") from None
+    return FallbackTransport(single, remote, clock, workers, after_seconds)

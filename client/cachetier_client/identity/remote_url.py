@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from typing import Any
 
 from cachetier_client.units import counted
 
@@ -20,7 +22,7 @@ _FORM = "s3://bucket/prefix"
 DEFAULT_REGION = "us-east-1"  # what S3-compatible stores expect where nobody names a region
 _AZURE = "Azure has no S3 API: put a gateway that speaks S3 before it, or use another store"
 _GOOGLE = (
-    "Google's buckets have an S3 API: write s3://bucket/prefix, set `remote_endpoint` to "
+    "Google's buckets have an S3 API: write s3://bucket/prefix, set `remote.endpoint` to "
     "https://storage.googleapis.com and give an HMAC key; docs/remotes.md has the other settings"
 )
 _OTHER_STORES = {
@@ -31,6 +33,26 @@ _OTHER_STORES = {
 _CREDENTIALS = re.compile(
     r"^(\s*(?:\w+:/+)?)(?:[^/@:]*:(?!/|\d+(?:/|$))[^@]*@|[^/@]*@)(?:[^/@]*@)*"
 )
+
+
+# What a store can be assumed to do, each with the word for the opposite.
+PROPERTIES = ("path", "virtual", "checksum", "readback", "conditional", "unconditional")
+
+
+def contradiction_of(words: Collection[str]) -> tuple[str, str] | None:
+    """Return two of ``words``, out of ``PROPERTIES``, that cannot both hold; None without any."""
+    pairs = zip(PROPERTIES[::2], PROPERTIES[1::2], strict=True)
+    return next((pair for pair in pairs if set(pair) <= set(words)), None)
+
+
+def dialect_of(words: Collection[str]) -> dict[str, Any]:
+    """Return what ``words``, out of ``PROPERTIES``, say of a store, by the names of its fields."""
+    style = next((word for word in PROPERTIES[:2] if word in words), "auto")
+    return {
+        "verify": "readback" if "readback" in words else "checksum",
+        "conditional_writes": "unconditional" not in words,
+        "addressing_style": style,
+    }
 
 
 def remote_of(text: str) -> tuple[str, str]:
@@ -71,7 +93,7 @@ def _parts(text: str) -> tuple[str, str]:
 def _wrong(text: str) -> str | None:
     """Return which rule ``text`` breaks, or None if it breaks none."""
     if _SERVER.match(text) and not _is_aws(text):
-        return "names a server, which is for `remote_endpoint` to say"
+        return "names a server, which is for `remote.endpoint` to say"
     if not text.startswith("s3://"):
         return "does not begin with s3://"
     if _CREDENTIALS.match(text):

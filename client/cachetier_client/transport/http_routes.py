@@ -131,7 +131,7 @@ def error_of(
         return InvalidRequestError(
             f"an S3 server answers there ({status}), and not a cachetier service",
             hint="Set CACHETIER_URL to the node's own door: unix:///path/to/cachetier.sock, or "
-            "http://host:7070. Where the bucket is, the service alone knows: `remote_endpoint`.",
+            "http://host:7070. Where the bucket is, the service alone knows: `remote.endpoint`.",
         )
     shown = body[:_SHOWN_CHARACTERS].decode("utf-8", "replace").strip()
     message = f"the service answered {status} {reason}: {shown!r}"

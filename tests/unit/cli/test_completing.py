@@ -151,7 +151,7 @@ def test_every_setting_that_is_one_of_a_few_words_offers_them_with_its_default()
 
 def test_the_replicas_of_a_settings_file_are_offered(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
-    file.write_text('remote = "s3://bucket"\n[replicas.near]\nremote = "s3://near-by/p"\n')
+    file.write_text('remote = "s3://bucket"\n[replicas.near]\nurl = "s3://near-by/p"\n')
     assert offered("bench", "--config", str(file), "--replica", "") == ["near"]
     file.write_text("remote = 3 [")
     assert offered("bench", "--config", str(file), "--replica", "") == []

@@ -31,7 +31,7 @@ runs = ["a-*"]
 bytes = "10 GB"
 
 [replicas.near]
-remote = "s3://near"
+url = "s3://near"
 endpoint = "http://127.0.0.1:9000"
 """
 

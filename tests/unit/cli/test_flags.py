@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from cachetier.cli.app import app, built
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, SECTIONS, VERBS
-from cachetier.config.settings import SETTINGS
+from cachetier.config.settings import NAMED
 from cachetier.config.sources import OPTIONS
 
 ROOT = Path(__file__).parents[3]
@@ -34,7 +34,7 @@ def parameters(verb: str) -> list[Any]:
 def test_serve_has_options_for_the_first_settings_and_one_for_all() -> None:
     names = {each.name for each in parameters("serve")}
     assert names - {"config", "as_json", "given"} == set(OPTIONS)
-    assert set(OPTIONS) <= set(SETTINGS)
+    assert set(OPTIONS) <= set(NAMED)
 
 
 def test_the_options_of_all_verbs_are_few() -> None:

@@ -105,7 +105,7 @@ def test_two_mounts_of_one_name_are_refused() -> None:
 def test_no_two_have_keys_in_common(bucket: str, prefix: str, other: str) -> None:
     first = {"name": "first", "bucket": "two", "prefix": "data"}
     mounts = [first, {"name": "second", "bucket": bucket, "prefix": prefix}]
-    says = refusal(s3_mount=mounts, replicas={"near": {"remote": "s3://near/n"}})
+    says = refusal(s3_mount=mounts, replicas={"near": {"url": "s3://near/n"}})
     assert says.startswith("mount second (")
     assert f"and {other}" in says
     assert "keys in common" in says
@@ -117,7 +117,7 @@ def test_no_two_have_keys_in_common(bucket: str, prefix: str, other: str) -> Non
 def test_names_that_only_begin_alike_and_other_servers_have_nothing_in_common(
     bucket: str, prefix: str
 ) -> None:
-    replica = {"remote": "s3://away/n", "endpoint": "http://near:8333"}
+    replica = {"url": "s3://away/n", "endpoint": "http://near:8333"}
     mount = {"name": "a", "bucket": bucket, "prefix": prefix}
     load({**LEAST, "s3_mount": [mount], "replicas": {"near": replica}})
 
@@ -159,7 +159,7 @@ def test_a_remote_whose_endpoint_is_our_own_door_is_refused(
 
     monkeypatch.delenv(variable)
     assert f"the endpoint {url} leads `remote`" in refusal(**door, remote_endpoint=url)
-    replicas = {"near": {"remote": "s3://near", "endpoint": url}}
+    replicas = {"near": {"url": "s3://near", "endpoint": url}}
     assert f"the endpoint {url} leads replica near" in refusal(**door, replicas=replicas)
 
 

@@ -18,35 +18,35 @@ def test_replicas_are_tables_in_the_order_of_nearness(
 ) -> None:
     file = tmp_path / "replicas.toml"
     file.write_text(
-        '[replicas.near]\nremote = "s3://near/p"\nendpoint = "http://127.0.0.1:8333"\n'
-        '[replicas.b-2]\nremote = "s3://two"\nrequired = true\ncompression = "zstd:3"\n'
+        '[replicas.near]\nurl = "s3://near/p"\nendpoint = "http://127.0.0.1:8333"\n'
+        '[replicas.b-2]\nurl = "s3://two"\nrequired = true\ncompression = "zstd:3"\n'
     )
     _, *replicas = load(LEAST, config=file).remotes
     assert [each.name for each in replicas] == ["near", "b-2"]
     assert (replicas[0].bucket, replicas[0].prefix) == ("near", "p")
     assert [each.required for each in replicas] == [False, True]
 
-    monkeypatch.setenv("CACHETIER_REPLICAS", '{"near": {"remote": "s3://other"}}')
+    monkeypatch.setenv("CACHETIER_REPLICAS", '{"near": {"url": "s3://other"}}')
     assert load(LEAST, config=file).remotes[1].bucket == "other"
 
 
 @pytest.mark.parametrize(
     ("replicas", "says"),
     [
-        ({"near": {"remot": "s3://two"}}, "near: unknown key `remot`: did you mean remote?"),
-        ({"near": {}}, "near: `remote` is not set"),
-        ({"near": {"remote": "b"}}, "near.remote: 'b' does not begin with s3://"),
-        ({"near": {"remote": "s3://two", "endpoint": "b:1"}}, "near.endpoint: 'b:1' is not a URL"),
-        ({"near": {"remote": "s3://two", "compression": "gzip"}}, "near.compression"),
+        ({"near": {"remote": "s3://two"}}, "near: unknown key `remote`: did you mean url?"),
+        ({"near": {}}, "near: `url` is not set"),
+        ({"near": {"url": "b"}}, "near.url: 'b' does not begin with s3://"),
+        ({"near": {"url": "s3://two", "endpoint": "b:1"}}, "near.endpoint: 'b:1' is not a URL"),
+        ({"near": {"url": "s3://two", "compression": "gzip"}}, "near.compression"),
         ({"near": "s3://two"}, "near: 's3://two' is no table"),
-        ({"near": {"remote": "s3://two", "encryption": "rot13"}}, "near.encryption: 'rot13' is no"),
-        ({"near": {"remote": "s3://two", "storage_class": "GLACIER"}}, "cannot be read back"),
-        ({"Near": {"remote": "s3://two"}}, "'Near' cannot be the name of a replica"),
-        ({"durable": {"remote": "s3://two"}}, "'durable' cannot be the name of a replica"),
-        ({"a" * 32: {"remote": "s3://two"}}, "cannot be the name of a replica"),
-        ({"near": {"remote": "s3://bucket"}}, "near is the same place as `remote`"),
+        ({"near": {"url": "s3://two", "encryption": "rot13"}}, "near.encryption: 'rot13' is no"),
+        ({"near": {"url": "s3://two", "storage_class": "GLACIER"}}, "cannot be read back"),
+        ({"Near": {"url": "s3://two"}}, "'Near' cannot be the name of a replica"),
+        ({"durable": {"url": "s3://two"}}, "'durable' cannot be the name of a replica"),
+        ({"a" * 32: {"url": "s3://two"}}, "cannot be the name of a replica"),
+        ({"near": {"url": "s3://bucket"}}, "near is the same place as `remote`"),
         (
-            {"a": {"remote": "s3://two"}, "c": {"remote": "s3://two/"}},
+            {"a": {"url": "s3://two"}, "c": {"url": "s3://two/"}},
             "c is the same place as replica a",
         ),
     ],
@@ -61,18 +61,18 @@ def test_a_replica_that_cannot_be_is_refused_by_name(replicas: object, says: str
 def test_one_server_written_in_two_ways_is_no_second_copy(endpoint: str) -> None:
     here = {**LEAST, "remote_endpoint": "http://store"}
     with pytest.raises(ConfigError, match="near is the same place as `remote`"):
-        load({**here, "replicas": {"near": {"remote": "s3://bucket", "endpoint": endpoint}}})
-    load({**here, "replicas": {"near": {"remote": "s3://bucket", "endpoint": "http://store:8333"}}})
+        load({**here, "replicas": {"near": {"url": "s3://bucket", "endpoint": endpoint}}})
+    load({**here, "replicas": {"near": {"url": "s3://bucket", "endpoint": "http://store:8333"}}})
 
 
 def test_each_remote_is_encrypted_as_its_own_settings_say() -> None:
-    near = {"remote": "s3://near", "encryption": "aws:kms", "kms_context": {"a": "b"}}
+    near = {"url": "s3://near", "encryption": "aws:kms", "kms_context": {"a": "b"}}
     settings = load(
         {
             **LEAST,
             "remote_encryption": "AES256",
             "remote_storage_class": "GLACIER_IR",
-            "replicas": {"near": near, "far": {"remote": "s3://far"}},
+            "replicas": {"near": near, "far": {"url": "s3://far"}},
         }
     )
     assert settings.durable.at_rest == AtRest("AES256", storage_class="GLACIER_IR")

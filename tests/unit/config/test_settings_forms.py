@@ -22,7 +22,7 @@ VALIDATOR = jsonschema.Draft202012Validator(schema_of(Settings))
 TEXTS = (
     *("", " ", "80%", "1.5 TiB", "0660", "1000, 1001", "on", "Off", "1e308", "[::1]:7070", "[::1"),
     *("s3://bucket/p", "http://[::1", "http://host", "~nobody-here/x", "08:00-20:00 0", "2 GB/s"),
-    *("0-1", "zstd:3", "reject", "readback", '{"near": {"remote": "s3://near"}}'),
+    *("0-1", "zstd:3", "reject", "readback", '{"near": {"url": "s3://near"}}'),
 )
 SCALARS = st.one_of(
     st.booleans(),
@@ -52,7 +52,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.sampled_from(list(SETTINGS)), VALUES)
 @example("run_weights", {"\N{GRINNING FACE}": 1})
 @example("remote_region", "\x7f")
-@example("replicas", '{"near": {"remote": "s3://near"}}')
+@example("replicas", '{"near": {"url": "s3://near"}}')
 @example("max_rate", "9" * 400)
 @example("run_weights", {"a": 10**400})
 @example("replicas", "[" * 9_999)
@@ -122,7 +122,7 @@ def test_a_long_text_given_by_mistake_is_not_repeated_whole() -> None:
 @pytest.mark.parametrize("name", ["remote_endpoint", "replicas"])
 @pytest.mark.parametrize("url", ["http://me:canary@host:1", "HTTPS://canary@host"])
 def test_credentials_in_an_endpoint_are_refused_and_not_shown(name: str, url: str) -> None:
-    value = url if name == "remote_endpoint" else {"near": {"remote": "s3://two", "endpoint": url}}
+    value = url if name == "remote_endpoint" else {"near": {"url": "s3://two", "endpoint": url}}
     message = problem(**{name: value})
     assert "has credentials in it" in message
     assert "canary" not in message
@@ -137,8 +137,8 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -
 
 def test_the_line_of_what_is_wrong_in_a_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "cachetier.toml").write_text(
-        'log_level = "info"\n[replicas.near]\nremote = "s3://near"\nendpoint = "http://near"\n\n'
-        '[replicas.far]\nremote = "s3://far"\nendpoint = "far:1"\nrequired = "perhaps"\n\n'
+        'log_level = "info"\n[replicas.near]\nurl = "s3://near"\nendpoint = "http://near"\n\n'
+        '[replicas.far]\nurl = "s3://far"\nendpoint = "far:1"\nrequired = "perhaps"\n\n'
         '[run_weights]\n"a" = 1\n"a.b-*" = 0\n'
     )
     found = sourced(LEAST)
@@ -148,7 +148,7 @@ def test_the_line_of_what_is_wrong_in_a_table_is_named(tmp_path: Path) -> None:
 
 def test_a_value_in_an_inline_table_or_a_dotted_key_has_its_line(tmp_path: Path) -> None:
     (tmp_path / "cachetier.toml").write_text(
-        'run_weights = { "a" = 0 }\nreplicas.near.remote = "s3://near"\nreplicas.near.verify = "no"'
+        'run_weights = { "a" = 0 }\nreplicas.near.url = "s3://near"\nreplicas.near.assume = "no"'
     )
     messages = [each.message for each in sourced(LEAST).problems]
     assert "`run_weights` from cachetier.toml, line 1: a: 0 is not above 0" in messages

@@ -170,11 +170,11 @@ def test_each_default_is_what_its_own_kind_would_read_and_its_schema_takes() -> 
 @pytest.mark.parametrize(
     "value",
     [
-        {"conditional_writes": "off"},  # as docs/configuration.md writes it
+        {"remote": {"url": "s3://bucket", "assume": "unconditional"}},  # as the page writes it
         {"max_rate": "08:00-20:00 200 MB/s"},
         {"allowed_uids": 1000},
         {"capacity": 1 << 30},
-        {"replicas": {"near": {"remote": "s3://near", "required": "on"}}},
+        {"replicas": {"near": {"url": "s3://near", "required": "on"}}},
     ],
 )
 def test_the_schema_takes_every_form_that_the_service_reads(value: dict[str, Any]) -> None:

@@ -84,9 +84,9 @@ def test_conditions_must_be_obeyed_as_they_are_declared(
     ("faults", "verify", "state", "fix"),
     [
         ([], "checksum", State.OK, ""),
-        ([], "readback", State.WARN, 'remote_verify = "checksum"'),
+        ([], "readback", State.WARN, "Take `readback` out"),
         (["not kept"], "readback", State.OK, ""),
-        (["not kept"], "checksum", State.FAIL, 'remote_verify = "readback"'),
+        (["not kept"], "checksum", State.FAIL, 'assume = ["readback"]'),
     ],
 )
 def test_checksums_must_be_there_as_they_are_declared(
@@ -167,10 +167,10 @@ def test_versions_that_nobody_removes_are_a_warning(
         ("ExpiredToken", "expired", "Renew"),
         ("RequestTimeTooSkewed", "clock", "chronyd"),
         ("NoSuchBucket", "no bucket bucket", "Create it"),
-        ("PermanentRedirect", "another region", "remote_region"),
+        ("PermanentRedirect", "another region", "`region`"),
         ("AccessDenied", "s3:PutObject", "on arn:aws:s3:::bucket/train/a/*"),
         ("NotImplemented", "does not know this call", "newer release"),
-        ("KMS.NotFoundException", "no such KMS key", "remote_kms_key"),
+        ("KMS.NotFoundException", "no such KMS key", "`kms_key`"),
         ("KMS.DisabledException", "disabled", "Enable it"),
         ("QuotaExceeded", "quota", "Raise the quota"),
         ("SomethingElse", "what it said", "Correct"),

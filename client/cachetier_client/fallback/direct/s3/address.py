@@ -1,11 +1,12 @@
 """The address of a bucket of S3 for direct saves, with its dialect.
 
-The names are those of the service's settings, so that one environment serves both.
+It is the service's setting ``remote``, so that one environment serves both.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,9 +15,17 @@ from urllib.parse import urlsplit
 from cachetier_client.bucket_format.at_rest import AS_THE_BUCKET_DOES, AtRest
 from cachetier_client.clock import Clock
 from cachetier_client.fallback.direct.s3.bucket import S3Bucket
-from cachetier_client.identity.remote_url import remote_of
+from cachetier_client.identity.remote_url import (
+    PROPERTIES,
+    contradiction_of,
+    dialect_of,
+    remote_of,
+)
 
-_OFF = frozenset({"0", "off", "f", "false", "n", "no"})
+_VARIABLE, _ENDPOINT = "CACHETIER_REMOTE", "CACHETIER_REMOTE_ENDPOINT"
+_BEFORE = frozenset({"CACHETIER_CONDITIONAL_WRITES", "CACHETIER_KEY_LAYOUT"})
+AT_REST = ("encryption", "kms_key", "kms_context", "storage_class")
+_KEYS = ("url", "endpoint", "region", "assume", "key_layout", *AT_REST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,29 +59,30 @@ class S3Address:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> S3Address:
         try:
-            bucket, prefix = remote_of(environ["CACHETIER_REMOTE"])
-        except ValueError as error:
-            raise ValueError(f"CACHETIER_REMOTE: {error}") from None
-        verify = environ.get("CACHETIER_REMOTE_VERIFY") or "checksum"
-        if verify not in ("checksum", "readback"):
-            raise ValueError(f"CACHETIER_REMOTE_VERIFY={verify!r} is neither checksum nor readback")
-        endpoint = environ.get("CACHETIER_REMOTE_ENDPOINT") or None
-        if endpoint is not None and not _is_url(endpoint):
-            raise ValueError(
-                f"CACHETIER_REMOTE_ENDPOINT={endpoint!r} is not the URL of an S3 server"
+            said = _said(environ)
+            bucket, prefix = remote_of(said["url"])
+            words = said.get("assume") or ()
+            words = re.findall(r"[^,\s]+", words) if isinstance(words, str) else words
+            if unknown := [word for word in words if word not in PROPERTIES]:
+                raise ValueError(f"assume: {unknown[0]!r} is none of {', '.join(PROPERTIES)}")
+            if both := contradiction_of(words):
+                raise ValueError(f"assume: {both[0]!r} and {both[1]!r} contradict each other")
+            endpoint = said.get("endpoint") or None
+            if endpoint is not None and not _is_url(endpoint):
+                raise ValueError(f"endpoint {endpoint!r} is not the URL of an S3 server")
+            wished = [said.get(name) for name in AT_REST]
+            return cls(
+                bucket=bucket,
+                prefix=prefix,
+                endpoint=endpoint,
+                region=said.get("region") or None,
+                **dialect_of(words),
+                spread=said.get("key_layout") == "spread",
+                # Itself: not said is no "bucket" that was said.
+                at_rest=AtRest.checked(said) if any(wished) else AS_THE_BUCKET_DOES,
             )
-        return cls(
-            bucket=bucket,
-            prefix=prefix,
-            endpoint=endpoint,
-            region=environ.get("CACHETIER_REMOTE_REGION") or None,
-            verify=verify,
-            conditional_writes=environ.get("CACHETIER_CONDITIONAL_WRITES", "on").lower()
-            not in _OFF,
-            spread=environ.get("CACHETIER_KEY_LAYOUT") == "spread",
-            addressing_style=environ.get("CACHETIER_REMOTE_ADDRESSING_STYLE") or "auto",
-            at_rest=_at_rest(environ),
-        )
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{_VARIABLE}: {error}") from None
 
     @classmethod
     def from_hello(cls, hello: Mapping[str, Any]) -> S3Address | None:
@@ -117,18 +127,27 @@ class S3Address:
         return S3Bucket(self, clock)
 
 
-def _at_rest(environ: Mapping[str, str]) -> AtRest:
-    names = "encryption", "kms_key", "kms_context", "storage_class"
-    given: dict[str, Any] = {
-        name: environ.get(f"CACHETIER_REMOTE_{name.upper()}") for name in names
-    }
-    if not any(given.values()):
-        return AS_THE_BUCKET_DOES  # itself: not said is no "bucket" that was said
-    try:
-        given["kms_context"] = json.loads(given["kms_context"] or "{}")
-        return AtRest.checked(given)
-    except ValueError as error:
-        raise ValueError(f"CACHETIER_REMOTE_ENCRYPTION and its kin: {error}") from None
+def _said(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the service's setting ``remote`` as the environment says it: a URL, or a JSON table.
+
+    A key of it has a variable of its own only for the service, apart from the endpoint. Another one
+    is refused here: without it, saves would be written otherwise than by the service.
+    """
+    text = environ[_VARIABLE]
+    said: dict[str, Any] = {"url": text}
+    if text.lstrip().startswith("{"):
+        said = json.loads(text)
+    if environ.get(_ENDPOINT):
+        said["endpoint"] = environ[_ENDPOINT]
+    others = {each for each in environ if each.startswith(f"{_VARIABLE}_") and environ[each]}
+    others |= _BEFORE & environ.keys()
+    if not isinstance(said.get("url"), str) or said.keys() - {*_KEYS} or others - {_ENDPOINT}:
+        wrong = ", ".join(sorted(others - {_ENDPOINT}) or sorted(said.keys() - {*_KEYS}) or ["url"])
+        raise ValueError(
+            f"{wrong}: write all as JSON with keys of {', '.join(_KEYS)}, which service and "
+            "clients read alike"
+        )
+    return said
 
 
 def _is_url(text: str) -> bool:
