@@ -315,7 +315,7 @@ def _fleet(nodes: Sequence[Node], width: int, height: int) -> list[RenderableTyp
     wrong = [f"{row[0].text}: {row[-1].text}" for row in shown.rows if row[1].tone == view.BAD]
     head = Text(view.fleet_summary(nodes), "bold").append(time.strftime("  %H:%M:%S"), "dim")
     cells = min(RUN_CELLS, max(12, width - 66))
-    left_out = ("version", "most exposed, or what is wrong", *(("used",) if width < WIDE else ()))
+    left_out = ("version", "why", *(("used",) if width < WIDE else ()))
     ends = [(Cell(_ending(row[0].text, cells)), *row[1:]) for row in shown.rows]
     shown = replace(shown, rows=ends).without(*left_out).first(rows)
     wrong += [

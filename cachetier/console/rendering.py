@@ -19,6 +19,7 @@ from cachetier_client.units import counted, shown_size, shown_span
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from cachetier.status.view import shown_path
 from cachetier.visible import on_one_line
 
 STATIC = Path(str(resources.files("cachetier.console") / "static"))
@@ -104,6 +105,7 @@ def _environment() -> Environment:
         "static": static_url,
         "run_url": run_url,
         "place_url": place_url,
+        "shown_path": shown_path,
         "counted": counted,
         "htmx_config": json.dumps(_HTMX),
     }

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from cachetier_client.identity.names import MOUNT_MARK
+from cachetier_client.identity.names import GENERATION_MARK, MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.status.rates import Node, Rates
@@ -124,7 +124,7 @@ def tiles(status: Status, rates: Rates) -> list[Tile]:
         Tile("Backlog", shown_size(backlog), f"{shards}{oldest}"),
         Tile("Durable in", eta(status["eta_seconds"]), counted(status["pending_steps"], "step")),
         Tile("Restored", speed(rates.restored), clean),
-        Tile("Cache", f"{share:.0%}", f"of {shown_size(capacity)}", share=share),
+        Tile("Cache", f"{100 * share:.0f} %", f"of {shown_size(capacity)}", share=share),
     ]
 
 
@@ -184,10 +184,10 @@ def mounts(found: Sequence[Status], objective: float = 0.0) -> Table:
 
 
 def pending(status: Status, now: float) -> Table:
-    """Return the steps that wait to be durable, oldest first."""
+    """Return the steps that wait to be durable, oldest first; a branch of a run by its path."""
     rows = [
         (
-            Cell(str(each["run"])),
+            Cell(shown_path(str(each["run"]))),
             Cell(str(each["step"]), path=(each["run"], each["step"])),
             Cell(str(each["state"])),
             Cell(shown_size(each["size_bytes"])),
@@ -253,11 +253,12 @@ def troubles(status: Status, now: float) -> list[str]:
 def fleet(nodes: Iterable[Node], now: float) -> Table:
     """Return a row for each node, the worst first; ``now`` is monotonic.
 
-    A node that is away has the dirty bytes that it had when it last answered.
+    The last column names the run that is the most exposed, or says why a node is away. Such a node
+    has the dirty bytes that it had when it last answered.
     """
     rows = [_node(node, now) for node in sorted(nodes, key=_badness)]
     titles = "<node", "<state", "exposed", "dirty", "done in", "put", "drained"
-    return Table((*titles, "used", "warn", "version", "~most exposed, or what is wrong"), rows)
+    return Table((*titles, "used", "warn", "version", "~why"), rows)
 
 
 def fleet_summary(nodes: Sequence[Node]) -> str:
@@ -290,7 +291,7 @@ def _node(node: Node, now: float) -> tuple[Cell, ...]:
         Cell(eta(status["eta_seconds"])),
         Cell(speed(rates.put)),
         Cell(speed(rates.drained)),
-        Cell(f"{used:.0%}"),
+        Cell(f"{100 * used:.0f} %"),
         Cell(str(len(status["warnings"]) or "-")),
         Cell(status["version"]),
         Cell(name if seconds else "-"),
@@ -310,6 +311,11 @@ def _badness(node: Node) -> tuple[bool, bool, float, str]:
 def away(node: Node, now: float) -> Cell:
     """Return for how long a node has not answered."""
     return Cell(f"away {shown_span(now - (node.away_since or now))}", BAD)
+
+
+def shown_path(run: str) -> str:
+    """Return a run, or the path that a branch of it stands for; ``!`` is its step."""
+    return run.replace(GENERATION_MARK, "/").rstrip("/")
 
 
 def tone_of(state: str) -> str:

@@ -91,7 +91,7 @@ function chart(place, series, suffix) {
       height: 150,
       padding: [10, 26, 0, 0],
       cursor: { drag: { x: false, y: false } },
-      scales: { x: { range: (_chart, low, high) => [Math.min(low, high - LEAST_SECONDS), high] }, y: { range: (_chart, _low, high) => [0, Math.max(high, 1) * 1.1] } },
+      scales: { x: { range: (_chart, low, high) => [Math.min(low, high - LEAST_SECONDS), high] }, y: { range: (_chart, _low, high) => [0, Math.max(high, 1000) * 1.1] } },
       axes: [{ ...axis, values: clock, space: 90, size: 28 }, { ...axis, size: 76, values }],
       series: [
         { value: (_chart, at) => (at == null ? "-" : shownClock(at)) },

@@ -53,7 +53,7 @@ class Live:
         status, rates = look.status, look.rates
         codecs, totals = view.codecs(status)
         mounts = view.mounts(status["mounts"], status["exposure_objective_seconds"])
-        pending = view.pending(status, look.at).first(PENDING_ROWS)
+        pending = view.pending(status, look.at).without("dirty").first(PENDING_ROWS)
         return {
             "exposure": rendered("exposure.html", exposure=view.verdict(status), status=status),
             "troubles": rendered("troubles.html", troubles=view.troubles(status, look.at)),
