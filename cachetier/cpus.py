@@ -7,6 +7,8 @@ from collections.abc import Collection
 
 from cachetier.number_lists import parsed_numbers, shown_numbers
 
+MOST_THREADS = 256
+
 
 def parsed_cpus(text: str, usable: Collection[int] | None = None) -> tuple[int, ...]:
     """Return the numbers in ``text``, ascending; none if it is empty.
@@ -27,6 +29,21 @@ def parsed_cpus(text: str, usable: Collection[int] | None = None) -> tuple[int, 
             f"only {shown_numbers(usable)}"
         )
     return numbers
+
+
+def parsed_cores(text: str) -> tuple[int, tuple[int, ...]]:
+    """Return how many threads may compute, and on which CPUs: ``3``, ``of 2-3,7``, ``2 of 4-7``.
+
+    Raises:
+        ValueError: It says something else, or names a CPU that this process may not use.
+    """
+    count, of, cpus = (part.strip() for part in text.partition("of"))
+    fits = count.isdecimal() and 1 <= int(count) <= MOST_THREADS
+    if (count and not fits) or (of and not cpus):
+        raise ValueError(
+            f"{text!r} is not 1 to {MOST_THREADS} cores: '3', 'of 2-3,7' or '2 of 4-7'"
+        )
+    return int(count) if count else default_threads(), parsed_cpus(cpus)
 
 
 def default_threads(cpus: int | None = None) -> int:

@@ -77,7 +77,7 @@ def doctor(
 
 
 def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: bool) -> Subject:
-    from cachetier.cpus import default_threads
+    from cachetier.cpus import parsed_cores
     from cachetier.doctor.subject import Subject
 
     status, fault = _service(settings)
@@ -89,7 +89,7 @@ def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
         allowed_uids=settings.allowed_uids.union(*(each.uid for each in settings.principal)),
         allow_volatile=settings.allow_volatile,
         remotes=settings.remotes,
-        drain_threads=settings.drain_threads or default_threads(),
+        drain_threads=parsed_cores(settings.drain_cores)[0],
         block_copies=settings.block_copies,
         tls=settings.tls_files,
         service=status,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
-from cachetier.config.types import SettingType, each_read, plain
+from cachetier.config.types import SettingType, WrongValueError, each_read, plain
 from cachetier.nearest import nearest
 from cachetier.parsers import table_of
 
@@ -96,10 +96,13 @@ def record(
             return value
         if not isinstance(value, Mapping):
             raise ValueError(f"{value!r} is no table with {_all(known)}")  # noqa: TRY004
-        for key in value:
-            if key not in known:
-                near = renamed.get(str(key)) or nearest(str(key), known) or ", ".join(known)
-                raise ValueError(f"unknown key `{key}`: did you mean {near}?")
+        if unknown := [str(key) for key in value if key not in known]:
+            meant = {
+                key: renamed.get(key) or nearest(key, known) or ", ".join(known) for key in unknown
+            }
+            raise WrongValueError(
+                [("", f"unknown key `{key}`: did you mean {near}?") for key, near in meant.items()]
+            )
         if any(each.required and name not in value for name, each in known.items()):
             raise ValueError(missing)
         return cls(**read_values(known, value))

@@ -34,6 +34,12 @@ from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
 
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
+_BEFORE = {
+    "remote": "url",
+    "verify": "assume",
+    "conditional_writes": "assume",
+    "addressing_style": "assume",
+}
 _MISSING = "`url` is not set: give it as 's3://bucket/prefix'"
 
 
@@ -103,7 +109,7 @@ class ReplicaSettings(BucketSettings):
     )
 
 
-REPLICAS = table(record(ReplicaSettings, _MISSING, {"remote": "url"}))
+REPLICAS = table(record(ReplicaSettings, _MISSING, _BEFORE))
 _BUCKET = record(BucketSettings, _MISSING)
 BUCKET_KEYS = declared(BucketSettings)
 
@@ -113,7 +119,7 @@ def _read_bucket(value: object) -> BucketSettings:
 
 
 def as_table(value: object) -> object:
-    """Return what is said of a bucket as a table: of a URL alone, too."""
+    """Return what is given of a bucket as a table: of a URL alone, too."""
     if not isinstance(value, str):
         return value
     return table_of(value) if value.lstrip().startswith("{") else {"url": value}
@@ -122,12 +128,12 @@ def as_table(value: object) -> object:
 def _written(value: Any) -> Any:
     if not isinstance(value, BucketSettings):
         return None
-    said = {
+    given = {
         name: each
         for name, each in plain(value).items()
         if each != plain(BUCKET_KEYS[name].default)
     }
-    return value.url if len(said) == 1 else said
+    return value.url if len(given) == 1 else given
 
 
 BUCKET: SettingType[BucketSettings] = SettingType(
@@ -145,14 +151,14 @@ def whole_bucket(sources: Sequence[Mapping[str, Any]]) -> object:
     """
     found: dict[str, Any] = {}
     for source in sources:
-        if (said := source.get("remote")) is not None:
+        if (given := source.get("remote")) is not None:
             try:
-                said = as_table(said)
+                given = as_table(given)
             except ValueError:
-                return said  # which reading it says again
-            if not isinstance(said, Mapping):
-                return said
-            found |= said
+                return given  # which reading it says again
+            if not isinstance(given, Mapping):
+                return given
+            found |= given
         found |= {key: source[one] for key, one in BUCKET_NAMES.items() if one in source}
     return found if "url" in found else None
 

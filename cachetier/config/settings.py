@@ -61,7 +61,7 @@ from cachetier.config.types import (
     text_or_table,
     whole,
 )
-from cachetier.cpus import parsed_cpus
+from cachetier.cpus import parsed_cores
 from cachetier.errors import ConfigError
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth
@@ -96,7 +96,7 @@ def rules_of(compression: str | Mapping[str, str]) -> Rules:
 
 ADDRESS = checked(TEXT, lambda text: text and address_of(text))
 HOSTS = listed(checked(TEXT, host_of), r"[,\s]+")
-CPUS = checked(TEXT, parsed_cpus)
+CORES = checked(TEXT, parsed_cores)
 COMPRESSIONS = checked(text_or_table(TEXT), rules_of)
 RATES = checked(listed(TEXT, ","), parsed_bandwidth)
 WATERMARKS = checked(listed(number(above=0, at_most=1), ","), _check_watermarks)
@@ -243,13 +243,13 @@ class Settings:
         "Shares of the drain by run: a table of glob to weight; 1 for all others.",
     )
     drain_workers: int = setting(whole(1, 64), 8, "Shards that the drain uploads at once.")
-    drain_threads: int | None = setting(
-        optional(whole(1, 256)),
-        None,
-        "Threads that compress at once; a quarter of the CPUs, up to 2. Each has 128 MiB for what "
-        "is being sent, and all at least 256 MiB.",
+    drain_cores: str = setting(
+        CORES,
+        "",
+        "How many threads compress at once, and on which CPUs the drain runs: `3`, `of 2-3,7` or "
+        "`2 of 4-7`; else a quarter of the CPUs, up to 2, of all. Each has 128 MiB for what is "
+        "being sent, and all at least 256 MiB.",
     )
-    drain_cpus: str = setting(CPUS, "", "CPUs the drain may use: `2-3,7`; empty for all.")
     grace_seconds: float = setting(
         span(at_most=3600),
         30.0,

@@ -336,8 +336,8 @@ def text_or_table(of: SettingType[str]) -> SettingType[str | dict[str, str]]:
     tables = table(of)
 
     def read(value: object) -> str | dict[str, str]:
-        is_text = isinstance(value, str) and not value.lstrip().startswith("{")
-        return of.read(value) if is_text or not value else tables.read(value)
+        is_json = isinstance(value, str) and value.lstrip().startswith("{")
+        return tables.read(value) if is_json or isinstance(value, Mapping) else of.read(value)
 
     return SettingType(read, {"anyOf": [of.schema, tables.schema]})
 

@@ -212,8 +212,8 @@ def judge_cpu(limits: CgroupLimits, usable: int, drain_threads: int) -> CheckRes
         fix = "Raise cpu.max to one CPU or more: a throttled service makes every put wait."
         return warn(measured, fix, **values)
     if drain_threads > limits.cpus:
-        fix = f"Set drain_threads to {int(limits.cpus)} or less, or raise cpu.max."
-        return warn(f"{measured}, and drain_threads = {drain_threads}", fix, **values)
+        fix = f"Set drain_cores to {int(limits.cpus)} or less, or raise cpu.max."
+        return warn(f"{measured}, and drain_cores has {drain_threads}", fix, **values)
     return ok(measured, **values)
 
 

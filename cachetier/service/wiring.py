@@ -18,7 +18,7 @@ from cachetier.access.s3_keys import S3Keys
 from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.mounts import check_own_door
 from cachetier.config.settings import Settings
-from cachetier.cpus import default_threads, parsed_cpus
+from cachetier.cpus import parsed_cores
 from cachetier.doors.operations import S3Offer
 from cachetier.drain.messages import Size
 from cachetier.drain.schedule.queue_state import Group, Weights
@@ -82,7 +82,7 @@ LEAST_DRAIN_BYTES, BYTES_OF_THREAD = 256 << 20, 128 << 20  # of memory for what 
 
 
 def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
-    threads = settings.drain_threads or default_threads()
+    threads, cpus = parsed_cores(settings.drain_cores)
     size = Size.within(
         max(LEAST_DRAIN_BYTES, threads * BYTES_OF_THREAD),
         settings.drain_workers,
@@ -93,7 +93,7 @@ def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
         remote,
         settings.cache_dir,
         size,
-        parsed_cpus(settings.drain_cpus),
+        cpus,
         max_rate=settings.max_rate,
         weights=weights_of(settings),
         compression=settings.rules,

@@ -116,7 +116,7 @@ def a_step_that_changed_little(place: Site, seen: Seen) -> None:
 
 
 def a_drain_beside_training(place: Site, seen: Seen) -> None:
-    settings = place.settings(replicas={}, compression="zstd:1", drain_threads=1)
+    settings = place.settings(replicas={}, compression="zstd:1", drain_cores="1")
     with running(settings) as node, node.client.training_step():
         until(lambda: restraint(node) == "compressor")
         node.save(1, {"weights": patterned(4 * BLOCK_BYTES)})

@@ -204,8 +204,7 @@ def test_the_settings_of_a_service_reach_its_drain(tmp_path: Path, moto_s3: S3En
             "remote": f"s3://{moto_s3.bucket}/courtesy",
             "remote_endpoint": moto_s3.url,
             "remote_assume": moto_s3.verify,
-            "drain_cpus": str(cpu),
-            "drain_threads": 3,
+            "drain_cores": f"3 of {cpu}",
         }
     )
     with pytest.MonkeyPatch.context() as patch:

@@ -34,10 +34,10 @@ def lasting_transport(
     """
     if os.environ.get("CACHETIER_FALLBACK_AFTER"):
         raise ValueError("CACHETIER_FALLBACK_AFTER is a part of CACHETIER_FALLBACK now: s3:20s")
-    said = os.environ.get("CACHETIER_FALLBACK") or "s3"
-    usual, _, after = said.partition(":")
+    text = os.environ.get("CACHETIER_FALLBACK") or "s3"
+    usual, _, after = text.partition(":")
     if usual not in get_args(Fallback) or (after and usual != "s3"):
-        raise ValueError(f"CACHETIER_FALLBACK={said!r} is none of 's3', 's3:20s', 'wait', 'fail'")
+        raise ValueError(f"CACHETIER_FALLBACK={text!r} is none of 's3', 's3:20s', 'wait', 'fail'")
     chosen = fallback or usual
     if chosen not in get_args(Fallback):
         raise ValueError(f"fallback={chosen!r} is none of 's3', 'wait' and 'fail'")
@@ -55,5 +55,5 @@ def lasting_transport(
     try:
         after_seconds = parsed_span(after) if after else AFTER_SECONDS
     except ValueError as error:
-        raise ValueError(f"CACHETIER_FALLBACK={said!r}: {error}") from None
+        raise ValueError(f"CACHETIER_FALLBACK={text!r}: {error}") from None
     return FallbackTransport(single, remote, clock, workers, after_seconds)

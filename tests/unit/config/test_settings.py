@@ -231,10 +231,10 @@ BAD_VALUES = [
     ("watermarks", "0.9"),
     ("max_rate", "1 GB/s,2 GB/s"),
     ("drain_workers", "0"),
-    ("drain_threads", "0"),
-    ("drain_threads", "many"),
-    ("drain_cpus", "99999"),
-    ("drain_cpus", "all"),
+    ("drain_cores", "0"),
+    ("drain_cores", "many"),
+    ("drain_cores", "2 of"),
+    ("drain_cores", "of 99999"),
     ("grace_seconds", "-1"),
     ("log_level", "loud"),
 ]
@@ -278,9 +278,9 @@ def test_a_rule_with_a_wrong_mode_is_named() -> None:
 
 
 def test_a_cpu_that_is_not_there_is_named_beside_those_that_are() -> None:
-    message = failure(drain_cpus="0,99998-99999").message
+    message = failure(drain_cores="of 0,99998-99999").message
 
-    assert "drain_cpus" in message
+    assert "drain_cores" in message
     assert "99998-99999" in message
     assert "this service, only " in message
 

@@ -59,27 +59,27 @@ class S3Address:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> S3Address:
         try:
-            said = _said(environ)
-            bucket, prefix = remote_of(said["url"])
-            words = said.get("assume") or ()
+            given = _table(environ)
+            bucket, prefix = remote_of(given["url"])
+            words = given.get("assume") or ()
             words = re.findall(r"[^,\s]+", words) if isinstance(words, str) else words
             if unknown := [word for word in words if word not in PROPERTIES]:
                 raise ValueError(f"assume: {unknown[0]!r} is none of {', '.join(PROPERTIES)}")
             if both := contradiction_of(words):
                 raise ValueError(f"assume: {both[0]!r} and {both[1]!r} contradict each other")
-            endpoint = said.get("endpoint") or None
+            endpoint = given.get("endpoint") or None
             if endpoint is not None and not _is_url(endpoint):
                 raise ValueError(f"endpoint {endpoint!r} is not the URL of an S3 server")
-            wished = [said.get(name) for name in AT_REST]
+            wished = [given.get(name) for name in AT_REST]
             return cls(
                 bucket=bucket,
                 prefix=prefix,
                 endpoint=endpoint,
-                region=said.get("region") or None,
+                region=given.get("region") or None,
                 **dialect_of(words),
-                spread=said.get("key_layout") == "spread",
-                # Itself: not said is no "bucket" that was said.
-                at_rest=AtRest.checked(said) if any(wished) else AS_THE_BUCKET_DOES,
+                spread=given.get("key_layout") == "spread",
+                # Itself: not given is no "bucket" that was given.
+                at_rest=AtRest.checked(given) if any(wished) else AS_THE_BUCKET_DOES,
             )
         except (TypeError, ValueError) as error:
             raise ValueError(f"{_VARIABLE}: {error}") from None
@@ -127,27 +127,28 @@ class S3Address:
         return S3Bucket(self, clock)
 
 
-def _said(environ: Mapping[str, str]) -> dict[str, Any]:
+def _table(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the service's setting ``remote`` as the environment says it: a URL, or a JSON table.
 
     A key of it has a variable of its own only for the service, apart from the endpoint. Another one
     is refused here: without it, saves would be written otherwise than by the service.
     """
     text = environ[_VARIABLE]
-    said: dict[str, Any] = {"url": text}
+    given: dict[str, Any] = {"url": text}
     if text.lstrip().startswith("{"):
-        said = json.loads(text)
+        given = json.loads(text)
     if environ.get(_ENDPOINT):
-        said["endpoint"] = environ[_ENDPOINT]
+        given["endpoint"] = environ[_ENDPOINT]
     others = {each for each in environ if each.startswith(f"{_VARIABLE}_") and environ[each]}
     others |= _BEFORE & environ.keys()
-    if not isinstance(said.get("url"), str) or said.keys() - {*_KEYS} or others - {_ENDPOINT}:
-        wrong = ", ".join(sorted(others - {_ENDPOINT}) or sorted(said.keys() - {*_KEYS}) or ["url"])
+    wrong = sorted(others - {_ENDPOINT}) or sorted(given.keys() - {*_KEYS})
+    if wrong or not isinstance(given.get("url"), str):
+        keys = ", ".join(_KEYS)
         raise ValueError(
-            f"{wrong}: write all as JSON with keys of {', '.join(_KEYS)}, which service and "
-            "clients read alike"
+            f"{', '.join(wrong or ['url'])}: write all as JSON with keys of {keys}, which service "
+            "and clients read alike"
         )
-    return said
+    return given
 
 
 def _is_url(text: str) -> bool:

@@ -1,0 +1,49 @@
+"""Files of before: each key that is gone names its successor, and no such file lets anybody in."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cachetier.config.settings import SETTINGS, load, sourced
+from cachetier.config.sources import RENAMED
+from cachetier.errors import ConfigError
+
+FILES = sorted((Path(__file__).parent / "before").glob("*.toml"))
+REPLICA = {"remote": "url", "verify": "assume", "conditional_writes": "assume"}
+
+
+@pytest.fixture(params=FILES, ids=lambda file: file.stem)
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    copy = tmp_path / "cachetier.toml"
+    copy.write_bytes(request.param.read_bytes())
+    copy.chmod(0o600)
+    return copy
+
+
+def test_each_key_that_is_gone_names_its_successor_and_its_line(file: Path) -> None:
+    keys = tomllib.loads(file.read_text())
+    said = [each.message for each in sourced(config=file).problems]
+    for key in keys.keys() - SETTINGS.keys():
+        (line,) = (each for each in said if each.startswith(f"setting `{key}` in {file}, line "))
+        assert RENAMED[key] in line
+    for key in keys.get("replicas", {}).get("near", {}).keys() & REPLICA.keys():
+        assert any(f"`{key}`" in each for each in said)
+
+
+def test_a_file_of_before_is_refused_as_a_whole_so_that_access_never_widens(file: Path) -> None:
+    with pytest.raises(ConfigError):
+        load(config=file)
+    for key in tomllib.loads(file.read_text()).keys() - SETTINGS.keys():
+        with pytest.raises(ConfigError):  # nor is a single one that is left ignored
+            (file.parent / "one.toml").write_text(f"{key} = 1\n")
+            load({"cache_dir": "/c", "remote": "s3://bucket"}, config=file.parent / "one.toml")
+
+
+def test_whoever_moves_the_users_of_a_socket_lets_in_the_same_ones() -> None:
+    least = {"cache_dir": "/c", "remote": "s3://bucket"}
+    assert load(least).socket_permissions == 0o600
+    shared = load({**least, "allowed_uids": [1000]})
+    assert (shared.socket_permissions, shared.allowed_uids) == (0o666, frozenset({1000}))
