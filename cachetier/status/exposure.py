@@ -40,7 +40,8 @@ class RunExposure:
 
     ``exposure_seconds``: how much training would be lost, 0 when nothing newer than the newest
     durable step is at stake here. ``durable_age_seconds``: since the save of that step began; None,
-    as ``durable_step``, while this node knows of none.
+    as ``durable_step``, while this node knows of none. ``quiet_seconds``: since something came of
+    what is at stake, if none of it is sealed; else 0. Its job may have died.
     """
 
     run: str
@@ -48,6 +49,7 @@ class RunExposure:
     durable_age_seconds: float | None
     exposure_seconds: float
     dirty_bytes: int
+    quiet_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,12 @@ def _exposure(
         durable_age_seconds=max(0.0, now - last.started_at) if last is not None else None,
         exposure_seconds=max(0.0, _until(at_stake, now) - min(begun)) if at_stake else 0.0,
         dirty_bytes=dirty_bytes,
+        quiet_seconds=min((_quiet(save, now) for save in at_stake), default=0.0),
     )
+
+
+def _quiet(save: OpenSave, now: float) -> float:
+    return max(0.0, now - save.grew_at) if save.sealed_at is None else 0.0
 
 
 def _until(at_stake: Sequence[OpenSave], now: float) -> float:

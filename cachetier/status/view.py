@@ -21,6 +21,7 @@ from cachetier.status.words import (
     held_back,
     last_error,
     long_span,
+    quiet_runs,
     remote_state,
     worst,
     worst_state,
@@ -29,6 +30,7 @@ from cachetier.status.words import (
 Status = Mapping[str, Any]
 
 GOOD, NEAR, BAD = "good", "near", "bad"
+QUIET_SHOWN = 3
 TONES = {"ready": GOOD, "ok": GOOD, "throttled": NEAR, "leaving": NEAR, "unasked": ""}
 
 
@@ -101,6 +103,11 @@ def verdict(status: Status) -> Verdict:
         eta = status["eta_seconds"]
         unknown = "nobody can tell yet when all is durable"
         details.append(unknown if eta is None else f"all durable in {shown_span(eta)}")
+    details += [
+        f"nothing came of {each['run']} for {shown_span(each['quiet_seconds'])} in the midst of a "
+        f"save, which would cost {shown_span(each['exposure_seconds'])}"
+        for each in quiet_runs(status)[:QUIET_SHOWN]
+    ]
     if stuck := status["incomplete"]["steps"]:
         oldest = shown_span(status["incomplete"]["oldest_seconds"])
         details.append(f"{counted(stuck, 'step')} incomplete, the oldest since {oldest}")

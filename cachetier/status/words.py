@@ -11,6 +11,7 @@ from cachetier_client.units import counted, shown_size, shown_span
 UNCHECKED_SECONDS = 10.0  # twice as long as knowledge of a published step is fresh
 NEAR_SHARE = 0.5  # of the objective
 STANDSTILL_SECONDS = 60.0
+QUIET_SECONDS = 300.0  # in the midst of a save
 OTHERS = "(others)"  # the row of the runs that have none: no run can be called so
 WELL_STATES = ("ok", "unasked")  # of a remote with which nothing is wrong that anybody knows of
 _LONG_UNITS = ((86_400.0, "day"), (3_600.0, "hour"), (60.0, "minute"), (1.0, "second"))
@@ -19,13 +20,27 @@ Status = Mapping[str, Any]
 
 
 def worst(status: Status) -> tuple[float, str]:
-    """Return for how long the run or the mount is exposed that is so for the longest."""
+    """Return for how long the run or the mount is exposed that is so for the longest.
+
+    A run whose job may have died counts only if there is no other.
+    """
+    quiet = {each["run"] for each in quiet_runs(status)}
     at_stake = [(float(run["exposure_seconds"]), str(run["run"])) for run in status["exposure"]]
     at_stake += [
         (float(mount["exposure_seconds"]), f"{MOUNT_MARK}{mount['mount']}")
         for mount in status.get("mounts") or ()
     ]
-    return max(at_stake, default=(0.0, ""))
+    return max(
+        at_stake,
+        key=lambda each: (each[0] > 0 and each[1] not in quiet, each),
+        default=(0.0, ""),
+    )
+
+
+def quiet_runs(status: Status) -> list[Status]:
+    """Return the runs of which nothing came for minutes, in the midst of a save."""
+    runs = status["exposure"]
+    return [run for run in runs if run.get("quiet_seconds", 0.0) > QUIET_SECONDS]
 
 
 def danger(seconds: float, objective: float) -> str:

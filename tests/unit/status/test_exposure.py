@@ -210,3 +210,9 @@ def test_runs_beyond_the_limit_are_one_row() -> None:
     found = of_runs([Run(name, NOW) for name in names], {}, [], dict.fromkeys(names, 7), NOW)
     assert len(found) == RUN_LIMIT + 1
     assert found[-1] == RunExposure("(others)", None, None, 0.0, 14)
+
+
+def test_a_run_is_quiet_while_nothing_comes_of_a_save_that_is_not_sealed() -> None:
+    half = replace(SAVE, sealed_at=None, grew_at=NOW - 500)
+    assert level_of(durable_at(1, NOW - 600), half).quiet_seconds == 500.0
+    assert level_of(durable_at(1, NOW - 600), half, SAVE).quiet_seconds == 0.0

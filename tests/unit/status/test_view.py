@@ -36,6 +36,18 @@ def test_writes_of_a_mount_are_no_training() -> None:
     assert view.verdict(status).sentence == "Losing this node now costs 40 seconds of writes."
 
 
+def test_a_job_that_died_does_not_hold_the_headline() -> None:
+    died = {**run("died", 1320.0), "quiet_seconds": 1200.0}
+    found = view.verdict(answer(exposure=[died, run("llama", 40.0)]))
+    assert found.sentence == "Losing this node now costs 40 seconds of training."
+    assert (
+        "nothing came of died for 20 min in the midst of a save, which would cost 22 min"
+        in found.details
+    )
+    alone = view.verdict(answer(exposure=[died, run("safe", 0.0)]))
+    assert alone.sentence == "Losing this node now costs 22 minutes of training."
+
+
 def test_a_node_where_all_is_durable_costs_nothing() -> None:
     status = answer(exposure=[run("llama", 0.0)])
     assert view.verdict(status).sentence == "Losing this node now costs nothing."
