@@ -16,7 +16,7 @@ from rich.text import Text
 from cachetier.cli.output import table
 from cachetier.status import view
 from cachetier.status.rates import Node, Rates
-from cachetier.status.view import Cell
+from cachetier.status.view import TableCell
 from cachetier.status.words import pace_limits, remote_state
 
 BAR_CELLS = 34
@@ -62,7 +62,7 @@ def laid_out(shown: view.Table, cells: int = NAME_CELLS) -> Table:
     return table(*shown.titles, rows=rows, more=shown.more)
 
 
-def _cell(cell: Cell) -> Text:
+def _cell(cell: TableCell) -> Text:
     if cell.share is None or cell.text:
         return Text(cell.text, STYLES.get(cell.tone, ""))
     full = int(SENT_CELLS * cell.share)
@@ -316,7 +316,7 @@ def _fleet(nodes: Sequence[Node], width: int, height: int) -> list[RenderableTyp
     head = Text(view.fleet_summary(nodes), "bold").append(time.strftime("  %H:%M:%S"), "dim")
     cells = min(RUN_CELLS, max(12, width - 66))
     left_out = ("version", "why", *(("used",) if width < WIDE else ()))
-    ends = [(Cell(_ending(row[0].text, cells)), *row[1:]) for row in shown.rows]
+    ends = [(TableCell(_ending(row[0].text, cells)), *row[1:]) for row in shown.rows]
     shown = replace(shown, rows=ends).without(*left_out).first(rows)
     wrong += [
         f"{each.url.partition('://')[2]}: {text}"

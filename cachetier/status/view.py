@@ -34,7 +34,7 @@ QUIET_SHOWN = 3
 TONES = {"ready": GOOD, "ok": GOOD, "throttled": NEAR, "leaving": NEAR, "unasked": ""}
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A figure in words; ``share`` is drawn as a bar, ``path`` is what it names: a link."""
 
     text: str
@@ -61,7 +61,7 @@ class Table:
     """
 
     titles: tuple[str, ...]
-    rows: Sequence[tuple[Cell, ...]]
+    rows: Sequence[tuple[TableCell, ...]]
     more: int = 0
 
     def first(self, rows: int) -> Table:
@@ -78,7 +78,7 @@ class Table:
         return replace(self, titles=tuple(self.titles[at] for at in kept), rows=rows)
 
 
-class Verdict(NamedTuple):
+class Headline(NamedTuple):
     """What losing this node would cost, in a sentence; ``details`` stand below it."""
 
     sentence: str
@@ -86,7 +86,7 @@ class Verdict(NamedTuple):
     details: tuple[str, ...]
 
 
-def verdict(status: Status) -> Verdict:
+def verdict(status: Status) -> Headline:
     """Say what losing the node now would cost."""
     seconds, name = worst(status)
     objective = status["exposure_objective_seconds"]
@@ -112,7 +112,7 @@ def verdict(status: Status) -> Verdict:
         oldest = shown_span(status["incomplete"]["oldest_seconds"])
         details.append(f"{counted(stuck, 'step')} incomplete, the oldest since {oldest}")
     tone = danger(seconds, objective) or (NEAR if stuck else GOOD)
-    return Verdict(sentence, tone, tuple(details))
+    return Headline(sentence, tone, tuple(details))
 
 
 def tiles(status: Status, rates: Rates) -> list[Tile]:
@@ -158,18 +158,18 @@ def runs(status: Status | None, names: Sequence[str] | None = None) -> Table:
     seen = {*names, OTHERS}
     objective = status["exposure_objective_seconds"] if status is not None else 0.0
     rows = [_run(each, objective) for run, each in known.items() if run in seen]
-    rows += [(Cell(run, path=(run,)), *_dashes(4)) for run in names if run not in known]
+    rows += [(TableCell(run, path=(run,)), *_dashes(4)) for run in names if run not in known]
     return Table(("<run", "exposed", "durable step", "saved", "dirty"), rows)
 
 
-def _run(run: Status, objective: float) -> tuple[Cell, ...]:
+def _run(run: Status, objective: float) -> tuple[TableCell, ...]:
     name, age, step = str(run["run"]), run["durable_age_seconds"], run["durable_step"]
     return (
-        Cell(name, path=(name,) if name != OTHERS else ()),
+        TableCell(name, path=(name,) if name != OTHERS else ()),
         exposed(run["exposure_seconds"], objective, calm=step is not None),
-        Cell(str(step) if step is not None else "-" if name == OTHERS else "none"),
-        Cell("-" if age is None else f"{shown_span(age)} ago"),
-        Cell(size_or_dash(run["dirty_bytes"])),
+        TableCell(str(step) if step is not None else "-" if name == OTHERS else "none"),
+        TableCell("-" if age is None else f"{shown_span(age)} ago"),
+        TableCell(size_or_dash(run["dirty_bytes"])),
     )
 
 
@@ -177,14 +177,14 @@ def mounts(found: Sequence[Status], objective: float = 0.0) -> Table:
     """Return what each mount of the S3 door has that its bucket does not show yet, worst first."""
     rows = [
         (
-            Cell(name := f"{MOUNT_MARK}{each['mount']}", path=(name,)),
+            TableCell(name := f"{MOUNT_MARK}{each['mount']}", path=(name,)),
             exposed(each["exposure_seconds"], objective, calm=not each["objects"]),
-            Cell(str(each["objects"] or "-")),
-            Cell(size_or_dash(each["dirty_bytes"])),
-            Cell(str(each["conflicts"] or "-"), BAD if each["conflicts"] else ""),
+            TableCell(str(each["objects"] or "-")),
+            TableCell(size_or_dash(each["dirty_bytes"])),
+            TableCell(str(each["conflicts"] or "-"), BAD if each["conflicts"] else ""),
         )
         if "objects" in each
-        else (Cell(name := f"{MOUNT_MARK}{each['mount']}", path=(name,)), *_dashes(4))
+        else (TableCell(name := f"{MOUNT_MARK}{each['mount']}", path=(name,)), *_dashes(4))
         for each in sorted(found, key=lambda each: -each.get("exposure_seconds", 0.0))
     ]
     return Table(("<objects of", "exposed", "not in the bucket", "dirty", "in conflict"), rows)
@@ -194,14 +194,14 @@ def pending(status: Status, now: float) -> Table:
     """Return the steps that wait to be durable, oldest first; a branch of a run by its path."""
     rows = [
         (
-            Cell(shown_path(str(each["run"]))),
-            Cell(str(each["step"]), path=(each["run"], each["step"])),
-            Cell(str(each["state"])),
-            Cell(shown_size(each["size_bytes"])),
-            Cell(size_or_dash(each["dirty_bytes"])),
-            Cell(shown_span(max(0.0, now - each["started_at"]))),
-            Cell("", share=1 - min(1.0, each["dirty_bytes"] / max(1, each["size_bytes"]))),
-            Cell(eta(each["eta_seconds"])),
+            TableCell(shown_path(str(each["run"]))),
+            TableCell(str(each["step"]), path=(each["run"], each["step"])),
+            TableCell(str(each["state"])),
+            TableCell(shown_size(each["size_bytes"])),
+            TableCell(size_or_dash(each["dirty_bytes"])),
+            TableCell(shown_span(max(0.0, now - each["started_at"]))),
+            TableCell("", share=1 - min(1.0, each["dirty_bytes"] / max(1, each["size_bytes"]))),
+            TableCell(eta(each["eta_seconds"])),
         )
         for each in status["pending"]
     ]
@@ -213,14 +213,14 @@ def remotes(status: Status, rates: Rates) -> Table:
     """Return a row for each remote, the durable one first."""
     rows = [
         (
-            Cell(str(each["name"])),
-            Cell(remote_state(each), tone_of(str(each["state"]))),
-            Cell(speed(rates.remotes.get(each["name"]))),
-            Cell(size_or_dash(each["pending_bytes"])),
-            Cell(eta(each["eta_seconds"])),
-            Cell(str(each["reason"]), BAD)
+            TableCell(str(each["name"])),
+            TableCell(remote_state(each), tone_of(str(each["state"]))),
+            TableCell(speed(rates.remotes.get(each["name"]))),
+            TableCell(size_or_dash(each["pending_bytes"])),
+            TableCell(eta(each["eta_seconds"])),
+            TableCell(str(each["reason"]), BAD)
             if each["reason"]
-            else Cell(why := ", ".join(held_back(each)) or "-", "" if why == "-" else NEAR),
+            else TableCell(why := ", ".join(held_back(each)) or "-", "" if why == "-" else NEAR),
         )
         for each in status["remotes"]
     ]
@@ -233,7 +233,11 @@ def codecs(status: Status) -> tuple[Table, str]:
     drain = status["drain"]
     decided = (drain.get("compression") or {}).get("runs") or {}
     rows = [
-        (Cell(str(run)), Cell("compress" if each.get("compress") else "store"), Cell(each["why"]))
+        (
+            TableCell(str(run)),
+            TableCell("compress" if each.get("compress") else "store"),
+            TableCell(each["why"]),
+        )
         for run, each in reversed(decided.items())
     ]
     totals = [
@@ -281,27 +285,27 @@ def fleet_summary(nodes: Sequence[Node]) -> str:
     )
 
 
-def _node(node: Node, now: float) -> tuple[Cell, ...]:
+def _node(node: Node, now: float) -> tuple[TableCell, ...]:
     status, rates = node.status, node.rates()
-    label = Cell(node.url.partition("://")[2] or node.url, path=(node.url,))
+    label = TableCell(node.url.partition("://")[2] or node.url, path=(node.url,))
     if node.error is not None or status is None:
-        known = Cell(size_or_dash(status["dirty_bytes"]) if status else "-")
-        return (label, away(node, now), *_dashes(1), known, *_dashes(6), Cell(str(node.error)))
+        known = TableCell(size_or_dash(status["dirty_bytes"]) if status else "-")
+        return (label, away(node, now), *_dashes(1), known, *_dashes(6), TableCell(str(node.error)))
     seconds, name = worst(status)
     state = worst_state(status)
     used = status["used_bytes"] / max(1, status["capacity_bytes"])
     return (
         label,
-        Cell(state, tone_of(state)),
+        TableCell(state, tone_of(state)),
         exposed(seconds, status["exposure_objective_seconds"]),
-        Cell(size_or_dash(status["dirty_bytes"])),
-        Cell(eta(status["eta_seconds"])),
-        Cell(speed(rates.put)),
-        Cell(speed(rates.drained)),
-        Cell(f"{100 * used:.0f} %"),
-        Cell(str(len(status["warnings"]) or "-")),
-        Cell(status["version"]),
-        Cell(name if seconds else "-"),
+        TableCell(size_or_dash(status["dirty_bytes"])),
+        TableCell(eta(status["eta_seconds"])),
+        TableCell(speed(rates.put)),
+        TableCell(speed(rates.drained)),
+        TableCell(f"{100 * used:.0f} %"),
+        TableCell(str(len(status["warnings"]) or "-")),
+        TableCell(status["version"]),
+        TableCell(name if seconds else "-"),
     )
 
 
@@ -315,9 +319,9 @@ def _badness(node: Node) -> tuple[bool, bool, float, str]:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def away(node: Node, now: float) -> Cell:
+def away(node: Node, now: float) -> TableCell:
     """Return for how long a node has not answered."""
-    return Cell(f"away {shown_span(now - (node.away_since or now))}", BAD)
+    return TableCell(f"away {shown_span(now - (node.away_since or now))}", BAD)
 
 
 def shown_path(run: str) -> str:
@@ -330,11 +334,11 @@ def tone_of(state: str) -> str:
     return TONES.get(state, BAD)
 
 
-def exposed(seconds: float, objective: float, *, calm: bool = True) -> Cell:
+def exposed(seconds: float, objective: float, *, calm: bool = True) -> TableCell:
     """Return for how long something is exposed; ``calm``: it is safe where it is not."""
     if seconds:
-        return Cell(shown_span(seconds), danger(seconds, objective))
-    return Cell("no", GOOD) if calm else Cell("-")
+        return TableCell(shown_span(seconds), danger(seconds, objective))
+    return TableCell("no", GOOD) if calm else TableCell("-")
 
 
 def speed(rate: float | None) -> str:
@@ -352,5 +356,5 @@ def eta(seconds: float | None) -> str:
     return shown_span(seconds) if seconds else "-"
 
 
-def _dashes(cells: int) -> tuple[Cell, ...]:
-    return (Cell("-"),) * cells
+def _dashes(cells: int) -> tuple[TableCell, ...]:
+    return (TableCell("-"),) * cells

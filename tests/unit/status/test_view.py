@@ -6,7 +6,7 @@ import pytest
 
 from cachetier.status import view
 from cachetier.status.rates import Rates
-from cachetier.status.view import Cell
+from cachetier.status.view import TableCell
 from cachetier.status.words import long_span
 from tests.unit.cli.test_screen import answer, pending, remote, run
 from tests.unit.cli.test_screen import node as watched
@@ -76,8 +76,8 @@ def test_tiles_say_rates_and_backlog() -> None:
 def test_a_throttled_remote_says_by_how_much() -> None:
     pace = {"writes_per_second": 25.0, "concurrency": 4, "bytes_per_second": None}
     (row,) = view.remotes(answer(remotes=[remote(state="throttled", pace=pace)]), Rates()).rows
-    assert row[1] == Cell("throttled", "near")
-    assert row[-1] == Cell("throttled to 25 writes/s, 4 at once", "near")
+    assert row[1] == TableCell("throttled", "near")
+    assert row[-1] == TableCell("throttled to 25 writes/s, 4 at once", "near")
 
 
 def test_puts_that_wait_and_a_drain_that_is_gone_are_bad() -> None:
