@@ -74,10 +74,9 @@ def _explained(client: Client, run: str, step: int) -> Explanation:
     except NotFoundError:
         if below := paths_below(client, run, step):
             paths = ", ".join(below)
-            said = f"Step {step} of {run} was not saved as a whole, but under its path: {paths}."
-            return rules.Explanation(
-                run, step, "unknown", "", (said,), f"Look at one: cachetier status {below[0]}"
-            )
+            found_by_path = f"Step {step} of {run} was not saved as a whole, but as {paths}."
+            move = f"Look at one: cachetier status {below[0]}"
+            return rules.Explanation(run, step, "unknown", "", (found_by_path,), move)
         known = {each.step for level in (None, "replicated") for each in client.steps(run, level)}
         elsewhere: list[UnflushedStep] = []
         with suppress(CachetierClientError):  # the bucket is away, or an older service answers

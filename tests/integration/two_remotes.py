@@ -54,7 +54,7 @@ class Site:
         replica = {
             "url": f"s3://{self.near_bucket}/p",
             "endpoint": self.near.url,
-            "verify": self.endpoint.verify,
+            "assume": self.endpoint.verify,
             **others.pop("replica", {}),
         }
         return {
