@@ -86,7 +86,7 @@ def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
         capacity_bytes=settings.capacity_bytes,
         socket=settings.socket_path,
         socket_mode=settings.socket_permissions,
-        allowed_uids=settings.allowed_uids.union(*(each.uid for each in settings.principal)),
+        allowed_uids=settings.allowed_uids.union(*(each.uid for each in settings.tenants)),
         allow_volatile=settings.allow_volatile,
         remotes=settings.remotes,
         drain_threads=parsed_cores(settings.drain_cores)[0],

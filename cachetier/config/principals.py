@@ -6,7 +6,7 @@ Source: docs/security.md, "Who may do what".
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from cachetier.access.principals import ALLOWED, EVERY_RUN, OWNER, SCRAPER, Principal, Quota
@@ -27,7 +27,7 @@ from cachetier.config.types import (
 )
 from cachetier.parsers import capacity_of
 
-_TAKEN = (OWNER, ALLOWED, SCRAPER.name)
+_TAKEN = (ALLOWED, SCRAPER.name)
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}", re.ASCII)
 
 
@@ -72,6 +72,13 @@ class PrincipalSettings:
         1.0,
         "Its share of the drain beside other principals; nothing with all runs.",
     )
+
+    def __post_init__(self) -> None:
+        own = ("name", "role", "socket")
+        others = [each for each in fields(self) if each.name not in own]
+        plain = all(getattr(self, each.name) == each.default for each in others)
+        if self.name == OWNER and not (plain and self.role is Role.ADMIN and self.socket):
+            raise ValueError(f"`{OWNER}` has the role admin and a `socket`, and nothing else")
 
     def principal(self) -> Principal:
         size_bytes = None if self.bytes is None else capacity_of(self.bytes, 0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from cachetier.access.principals import OWNER
 from cachetier.access.tokens import TOKENS_FILE
 from cachetier.config.fields import declared, read_values, required, setting
 from cachetier.config.mounts import MOUNTS, MountSettings, check_mounts, check_own_door
@@ -120,11 +121,6 @@ class Settings:
     )
     principal: tuple[PrincipalSettings, ...] = setting(
         PRINCIPALS, (), "Who may do what: a list of tables; see docs/security.md."
-    )
-    admin_socket: Path | None = setting(
-        optional(PATH),
-        None,
-        "A second socket for the service's user, and then the only one for what only an admin may.",
     )
     http: str = setting(
         ADDRESS,
@@ -289,9 +285,18 @@ class Settings:
         return self.socket or self.cache_dir / SOCKET_NAME
 
     @property
+    def admin_socket(self) -> Path | None:
+        """The socket at which alone the owner is an admin, if the principal `owner` has one."""
+        return next((each.socket for each in self.principal if each.name == OWNER), None)
+
+    @property
+    def tenants(self) -> tuple[PrincipalSettings, ...]:
+        return tuple(each for each in self.principal if each.name != OWNER)
+
+    @property
     def socket_permissions(self) -> int:
         """The mode of the socket: open to all where the kernel says who they are."""
-        others = self.allowed_uids or any(each.uid or each.gid for each in self.principal)
+        others = self.allowed_uids or any(each.uid or each.gid for each in self.tenants)
         return 0o666 if others else 0o600
 
     @property
@@ -355,7 +360,7 @@ class Settings:
     @property
     def promised_bytes(self) -> int:
         """What all principals together may have here."""
-        return sum(each.principal().quota.size_bytes or 0 for each in self.principal)
+        return sum(each.principal().quota.size_bytes or 0 for each in self.tenants)
 
     # --- checks --------------------------------------------------------------------------------
 
@@ -384,9 +389,9 @@ class Settings:
             check_own_door(each.called, endpoint, self.s3_address, self.hosts)
 
     def _check_sockets(self) -> None:
-        own = [each.socket for each in self.principal if each.socket]
+        own = [each.socket for each in self.tenants if each.socket]
         paths = [self.socket_path, *dict.fromkeys(own)]
-        paths += [self.admin_socket] if self.admin_socket else []
+        paths += [self.admin_socket] if self.admin_socket else []  # shared with nobody
         for path in paths:
             if paths.count(path) > 1:
                 raise ValueError(f"{path} is the socket of two: each needs one of its own")

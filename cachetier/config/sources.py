@@ -194,6 +194,7 @@ def _given_twice(text: str) -> str | None:
 
 # Settings of before, as a file called them, and their successor.
 RENAMED = {
+    "admin_socket": 'the `socket` of a principal `owner` with `role = "admin"`',
     "conditional_writes": 'off is `remote.assume = ["unconditional"]`',
     "key_layout": "`remote.key_layout`",
     "remote_addressing_style": '`remote.assume`: ["path"] or ["virtual"]',

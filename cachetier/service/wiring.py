@@ -104,7 +104,7 @@ def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
 
 def weights_of(settings: Settings) -> Weights:
     """Return how the drain is shared; whoever has all runs has none in particular."""
-    owners = [each.principal() for each in settings.principal]
+    owners = [each.principal() for each in settings.tenants]
     groups = (
         Group(each.name, each.runs, each.drain_weight)
         for each in owners
@@ -163,7 +163,7 @@ def who_may(settings: Settings, store: Store, clock: Clock, audit: Audit) -> Acc
         fixed[OWNER] = token.reveal() if token else owner_secret(settings.cache_dir)
     if settings.scrape_token:
         fixed[SCRAPER.name] = settings.scrape_token.reveal()
-    tenants = [each.principal() for each in settings.principal]
+    tenants = [each.principal() for each in settings.tenants]
     tokens = Tokens(settings.token_path, fixed, now=clock.now)
     return Access(
         principals_of(tenants, settings.allowed_uids, settings.admin_socket),

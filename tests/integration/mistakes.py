@@ -77,7 +77,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ('compression = { "a*" = "gzip" }', "`compression`|'a*'|'zstd:1'", _MEND),
     ("drain_workers = 1000", "`drain_workers`|at least 1 and at most 64", _MEND),
     ('drain_cores = "of 0,99999"', "`drain_cores`|there is no CPU 99999", _MEND),
-    ('drain_cores = "all"', "`drain_cores`|'2-3,7'", _MEND),
+    ('drain_cores = "all"', "`drain_cores`|'2 of 4-7'", _MEND),
     ('grace_seconds = "half a minute"', "`grace_seconds`|'30min', '12h' or '7d'", _MEND),
     ('notice_seconds = "2d"', "`notice_seconds`|at most 86400", _MEND),
     ("exposure_objective = 0", "`exposure_objective`|0 is not above 0", _MEND),

@@ -301,7 +301,8 @@ def test_a_client_may_say_whose_service_it_must_be(
 
 def test_what_only_an_admin_may_is_done_at_the_admin_socket_alone() -> None:
     folder = tempfile.mkdtemp(prefix="ct-")
-    with serving(admin_socket=f"{folder}/admin") as served:
+    owner = {"name": "owner", "role": "admin", "socket": f"{folder}/admin"}
+    with serving(principal=[owner]) as served:
         assert stat.S_IMODE(os.stat(f"{folder}/admin").st_mode) == 0o600
         with Client(served.unix_url) as rank:
             rank.put_shard(b"x", run="r", step=1, name="x")

@@ -47,3 +47,27 @@ def test_whoever_moves_the_users_of_a_socket_lets_in_the_same_ones() -> None:
     assert load(least).socket_permissions == 0o600
     shared = load({**least, "allowed_uids": [1000]})
     assert (shared.socket_permissions, shared.allowed_uids) == (0o666, frozenset({1000}))
+
+
+OWNER = {"name": "owner", "role": "admin", "socket": "/run/admin"}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [{**OWNER, "uid": [1000]}],
+        [{**OWNER, "gid": 1000}],
+        [{**OWNER, "role": "write"}],
+        [{**OWNER, "runs": "a-*"}],
+        [{"name": "owner", "role": "admin"}],
+        [OWNER, {"name": "team", "socket": "/run/admin"}],
+        [{**OWNER, "socket": "/c/cachetier.sock"}],
+    ],
+)
+def test_the_socket_of_the_owner_is_the_service_users_alone(given: list[dict[str, object]]) -> None:
+    least = {"cache_dir": "/c", "remote": "s3://bucket"}
+    with pytest.raises(ConfigError):
+        load({**least, "principal": given})
+    settings = load({**least, "principal": [OWNER]})
+    assert (settings.admin_socket, settings.tenants) == (Path("/run/admin"), ())
+    assert settings.socket_permissions == 0o600
