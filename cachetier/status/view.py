@@ -101,8 +101,8 @@ def verdict(status: Status) -> Headline:
         sentence = "Losing this node now costs nothing."
     if status["dirty_bytes"]:
         eta = status["eta_seconds"]
-        unknown = "nobody can tell yet when all is durable"
-        details.append(unknown if eta is None else f"all durable in {shown_span(eta)}")
+        unknown = "nobody can tell yet when all is sent"
+        details.append(unknown if eta is None else f"all sent in {shown_span(eta)}")
     details += [
         f"nothing came of {each['run']} for {shown_span(each['quiet_seconds'])} in the midst of a "
         f"save, which would cost {shown_span(each['exposure_seconds'])}"
@@ -129,7 +129,7 @@ def tiles(status: Status, rates: Rates) -> list[Tile]:
         Tile("Acknowledged", speed(rates.put), puts_wait, BAD if waits else ""),
         Tile("Drained", speed(rates.drained), _drain_note(status["drain"]), "" if running else BAD),
         Tile("Backlog", shown_size(backlog), f"{shards}{oldest}"),
-        Tile("Durable in", eta(status["eta_seconds"]), counted(status["pending_steps"], "step")),
+        Tile("Sent in", eta(status["eta_seconds"]), counted(status["pending_steps"], "step")),
         Tile("Restored", speed(rates.restored), clean),
         Tile("Cache", f"{100 * share:.0f} %", f"of {shown_size(capacity)}", share=share),
     ]

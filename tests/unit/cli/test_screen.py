@@ -105,7 +105,7 @@ def test_the_worst_that_can_be_fits_the_terminal(width: int, height: int) -> Non
 def test_a_node_says_first_what_losing_it_would_cost() -> None:
     text = shown(node(exposure=[run("llama", 720.0)], dirty_bytes=30 * 10**9))
     assert "Losing this node now costs 12 minutes of training." in text
-    assert "the most exposed is llama, objective 30 min, all durable in 3.4 min" in text
+    assert "the most exposed is llama, objective 30 min, all sent in 3.4 min" in text
     assert "acknowledged 400 MB/s" in text
     assert "llama   12 min          1200  13 min ago  30.0 GB" in text
 

@@ -22,12 +22,12 @@ def test_exposure_is_a_sentence_in_plain_words(seconds: float, tone: str, words:
     assert found.sentence == f"Losing this node now costs {words} of training."
     assert found.tone == tone
     assert "the most exposed is llama" in found.details
-    assert "all durable in 3.4 min" in found.details
+    assert "all sent in 3.4 min" in found.details
 
 
 def test_while_nobody_can_tell_when_all_is_durable_it_says_so() -> None:
     found = view.verdict(answer(dirty_bytes=1, eta_seconds=None))
-    assert "nobody can tell yet when all is durable" in found.details
+    assert "nobody can tell yet when all is sent" in found.details
 
 
 def test_writes_of_a_mount_are_no_training() -> None:
