@@ -172,6 +172,23 @@ def node_settings(
     }
 
 
+def as_file(settings: dict[str, Any]) -> str:
+    """Return settings of ``node_settings`` as a file has them: what is of the remote in a table."""
+    of_remote = {name: value for name, value in settings.items() if name.startswith("remote")}
+    remote = {name.removeprefix("remote_"): value for name, value in of_remote.items()}
+    remote["url"] = remote.pop("remote")
+    remote["assume"] = [remote["assume"]]
+    own = {name: value for name, value in settings.items() if name not in of_remote}
+    return "\n".join([*_lines(own), "[remote]", *_lines(remote)]) + "\n"
+
+
+def _lines(settings: dict[str, Any]) -> list[str]:
+    return [
+        f"{name} = {json.dumps(value if isinstance(value, int | list) else str(value))}"
+        for name, value in settings.items()
+    ]
+
+
 @contextmanager
 def running(settings: dict[str, Any]) -> Iterator[Service]:
     """Run a whole service with its own drain until the block ends."""

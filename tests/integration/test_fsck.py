@@ -18,7 +18,7 @@ from cachetier.local.recovery import open_store
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.factory import open_remote
 from cachetier.testing.s3_endpoint import S3Endpoint
-from tests.integration.serving import node_settings, running
+from tests.integration.serving import as_file, node_settings, running
 
 BODY = bytes(range(256)) * 1000
 LARGE = bytes(17 << 20)  # of more than one part
@@ -64,12 +64,7 @@ def site(tmp_path: Path, seaweed_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch
             checkpoint.put(b"small", "small")
         client.wait("run", 7, "durable", 60)
     config = tmp_path / "cachetier.toml"
-    config.write_text(
-        "".join(
-            f"{name} = {json.dumps(value if isinstance(value, int) else str(value))}\n"
-            for name, value in settings.items()
-        )
-    )
+    config.write_text(as_file(settings))
     bucket = open_remote(load(settings).durable)
     return Site(settings, bucket.objects, config)
 

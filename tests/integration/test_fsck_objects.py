@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from cachetier.service.service import Service
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.bodies import noise
 from tests.integration.s3door import Key, S3Caller
-from tests.integration.serving import node_settings, running
+from tests.integration.serving import as_file, node_settings, running
 from tests.integration.two_remotes import until
 
 PARTS = (noise(5 << 20), noise(5 << 20), noise(300_000))
@@ -86,12 +85,8 @@ def site(tmp_path: Path, seaweed_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch
     prefix = f"{tmp_path.name}-objects"
     plain = node_settings(tmp_path, seaweed_s3, remote, monkeypatch)
     config = tmp_path / "cachetier.toml"
-    lines = [
-        f"{name} = {json.dumps(value if isinstance(value, int) else str(value))}"
-        for name, value in plain.items()
-    ]
     table = f'[[s3_mount]]\nname = "m"\nbucket = "{seaweed_s3.bucket}"\nprefix = "{prefix}"'
-    config.write_text("\n".join([*lines, table]) + "\n")
+    config.write_text(as_file(plain) + table + "\n")
     mount = {"name": "m", "bucket": seaweed_s3.bucket, "prefix": prefix}
     settings = {**plain, "s3": "127.0.0.1:0", "s3_mount": [mount]}
     return Site(settings, seaweed_s3.bucket, prefix, seaweed_s3.store(), config)
