@@ -214,8 +214,8 @@ RENAMED = {
     "http_hosts": "`hosts`, together with `s3_hosts`",
     "low_watermark": "the first of `watermarks`: [0.8, 0.9]",
     "s3_hosts": "`hosts`, together with `http_hosts`",
-    "socket_mode": "goes: 0666 if `allowed_uids` or a principal names users by uid or gid, who "
-    "alone are served then, else 0600",
+    "socket_mode": "goes: 0600, but 0666 where `allowed_uids` or a principal names users by "
+    "uid or gid: take out whom the mode kept out",
     "token_file": "goes: always `<cache_dir>/tokens.json`; move the file there",
     "windows": '`max_rate`, as further ones: ["2 GB/s", "08:00-20:00 200 MB/s"]',
 }
