@@ -20,6 +20,7 @@ from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.io.digests import digest_of
 
+from cachetier.cli.config import toml_of
 from cachetier.doors.http.door import HttpDoor
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.drain.schedule.queue_state import QueueState
@@ -179,14 +180,9 @@ def as_file(settings: dict[str, Any]) -> str:
     remote["url"] = remote.pop("remote")
     remote["assume"] = [remote["assume"]]
     own = {name: value for name, value in settings.items() if name not in of_remote}
-    return "\n".join([*_lines(own), "[remote]", *_lines(remote)]) + "\n"
-
-
-def _lines(settings: dict[str, Any]) -> list[str]:
-    return [
-        f"{name} = {json.dumps(value if isinstance(value, int | list) else str(value))}"
-        for name, value in settings.items()
-    ]
+    found = {**own, "remote": remote}
+    texts = {name: str(each) if isinstance(each, Path) else each for name, each in found.items()}
+    return "".join(f"{name} = {toml_of(each)}\n" for name, each in texts.items())
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 from tools.house import limits
 from tools.house.byte_path import ROOT, passes_of
 
-TRIES = 4  # timers run beside: what is met in every try is on the way
+TRIES = 4  # threads race a little: what is met in every try is on the way
 
 
 @pytest.mark.slow
