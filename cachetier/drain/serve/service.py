@@ -207,10 +207,11 @@ class DrainService:
     def _unfinished(self, count: int) -> list[SaveView]:
         """Return what is to be done, less what the remote can never get whole."""
         remote_state, mounts = self._remote_state, self._context.mounts
+        blocked = self._queue.blocked()
         views = unfinished(
             self._store,
             remote_state,
-            self._queue.blocked(),
+            blocked,
             self._row_damaged,
             count,
             beside_packs=self._queue.names_in_flight if self._context.packing else None,
@@ -223,8 +224,9 @@ class DrainService:
                 if remote_state.give_up(save.number, self._clock.now()):
                     self._stats.gave_up(save)
         if mounts:
-            blocked, damaged = self._queue.blocked(), self._row_damaged
-            views += mounts_to_show(self._store, remote_state, mounts, blocked, damaged, count)
+            views += mounts_to_show(
+                self._store, remote_state, mounts, blocked, self._row_damaged, count
+            )
         return views
 
     def _row_damaged(self, save: Save, error: CatalogDamagedError) -> None:
@@ -628,10 +630,7 @@ class DrainService:
 
     def _shard(self, version: int) -> Shard:
         """Return a shard, or raise NotFoundError."""
-        shard = self._store.read(shards.shard_by_version, version)
-        if shard is None:
-            raise NotFoundError(f"shard version {version} was replaced or deleted")
-        return shard
+        return self._store.read(shards.require, version)
 
     def _save(self, number: int) -> Save:
         """Return a save as this remote's drain sees it, or raise NotFoundError."""
