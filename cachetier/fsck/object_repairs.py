@@ -248,7 +248,8 @@ class ObjectRepairs:
                 self._opened(shard) as source,
                 context.body(source, whole, whole.size_bytes) as (body, _),
             ):
-                joined += b"".join(pieces_of(body))
+                for piece in pieces_of(body):
+                    joined += piece
         if (len(joined), digest_of(joined)) != (content.size_bytes, content.digest):
             raise CannotResendError("other shards of its pack are not here")
         yield InlineSource(joined, content.digest)

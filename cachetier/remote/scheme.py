@@ -77,7 +77,7 @@ class RemoteScheme(Protocol):
         """Return what clients learn, so that they reach the remote while the service is away.
 
         A kind other than ``s3`` names itself as ``scheme``; the client's counterpart is
-        ``cachetier_client.fallback.direct.address``.
+        ``cachetier_client.fallback.direct.remote``.
         """
 
     def resolved(self, remote: RemoteSettings, directory: Path) -> RemoteSettings:

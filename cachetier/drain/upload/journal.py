@@ -14,8 +14,8 @@ from cachetier_client.io.digests import joined
 from cachetier.drain.serve.service import DrainService
 from cachetier.local.catalog.rows import NOTHING_BEGUN, UploadRecord
 
-PARTS_AT_ONCE = 8
-FRAMES_AT_ONCE = 4096
+BUNDLE_PARTS = 8
+BUNDLE_FRAMES = 4096
 FLUSH_SECONDS = 2.0
 
 
@@ -75,7 +75,7 @@ class ReportedJournal(Journal):
         with self._lock:
             self._parts.append(part)
             frames = sum(len(finished.frames) for finished in self._parts)
-            many = len(self._parts) >= PARTS_AT_ONCE or frames >= FRAMES_AT_ONCE
+            many = len(self._parts) >= BUNDLE_PARTS or frames >= BUNDLE_FRAMES
             due = many or time.monotonic() >= self._flush_at
         if due:
             self.flush()
