@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import apsw
@@ -122,6 +123,13 @@ class MountedNode:
 
     def read(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return self.bytes_of(self.reads.open(MOUNT, key), start, end)
+
+    def until_brought_back(self, version: ObjectVersion) -> None:
+        """Return once nothing of a version is on its way: who reads along is not the last."""
+        for piece in self.pieces(version):
+            opened = self.restore.open(piece.run, piece.step, piece.name, 10.0)
+            if opened.descriptor is not None:
+                os.close(opened.descriptor)
 
     def bytes_of(self, opened: OpenedObject, start: int = 0, end: int | None = None) -> bytes:
         end = opened.found.size_bytes if end is None else end

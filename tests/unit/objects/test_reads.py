@@ -77,6 +77,8 @@ def test_what_was_evicted_comes_back_piece_by_piece(
     found = world.reads.head(MOUNT, KEY)
     assert (found.etag, found.level, found.source) == (version.etag, Level.DURABLE, "remote")
     assert world.read(KEY) == b"".join(parts)
+    world.bucket.go_down()  # nothing more is fetched
+    world.until_brought_back(version)
     assert world.reads.head(MOUNT, KEY).source == "local"  # it was kept
 
 
