@@ -49,7 +49,7 @@ interpreters:  ## Run those tests on the other Pythons of the classifiers (INTER
 soak: setup prometheus chromium  ## Run the tests that repeat at length, or (MINUTES=90) nodes under load and faults, judged from outside
 	@$(if $(MINUTES),$(PY) -m tests.soak --minutes $(MINUTES) $(ARGS),FAULT_SLICE=all $(PY) -m pytest -n $(WORKERS) $(ARGS) -m soak tests)
 
-faults: setup xfs  ## Run every fault, an hour, and write docs/faults-report.md (PART=kill: one part)
+faults: setup xfs  ## Run every fault, an hour, and write tests/faults/REPORT.md (PART=kill: one part)
 	@$(PY) -m tests.faults --workers $(WORKERS) $(if $(PART),--part $(PART))
 
 fuzz: setup  ## Fuzz both doors and every parser with new seeds (HOURS=1)

@@ -1,5 +1,5 @@
 """A training job that loses its processes, then its node, and ends with the same weights.
 
-``make demo`` runs it; docs/demo.md explains what it shows. What to copy into a training script of
+``make demo`` runs it; README.md beside this explains what it shows. What to copy into a script of
 your own is ``checkpointing.py``, and how ``train.py`` calls it.
 """

@@ -1,4 +1,4 @@
-"""The report at the end, for people, and ``report.json``, for programs (docs/demo.md)."""
+"""The report at the end, for people, and ``report.json``, for programs (README.md beside this)."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _cost(outcome: Outcome) -> RenderableType:
         f"[dim]Medians of {medians['saves']} saves. Blocked is all the wall time that a save adds: "
         "the call, and what steps take longer while its bytes drain. Compared with the run that "
         f"saved nothing it is {_milliseconds(medians['over_reference_seconds'])}; "
-        "docs/demo.md says what may differ.[/]"
+        "examples/demo/README.md says what may differ.[/]"
     )
 
 

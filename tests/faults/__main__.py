@@ -1,4 +1,4 @@
-"""``python -m tests.faults [--part NAME]``: run every fault, and write ``docs/faults-report.md``.
+"""``python -m tests.faults [--part NAME]``: run every fault, and write ``tests/faults/REPORT.md``.
 
 Each part is a run of pytest with a time limit, and leaves what it found in ``.faults``: a part that
 passed at this commit is not run again, so that an interrupted run goes on where it was.
@@ -24,7 +24,7 @@ from tests.faults.slices import EVERYTHING, VARIABLE
 
 ROOT = Path(__file__).parents[2]
 STATE = ROOT / ".faults"
-REPORT = ROOT / "docs" / "faults-report.md"
+REPORT = ROOT / "tests" / "faults" / "REPORT.md"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""``docs/soak-report.md``: a row for each run, and what they add up to.
+"""``tests/soak/REPORT.md``: a row for each run, and what they add up to.
 
-The figures lie beside it in ``docs/soak-runs.jsonl``, one run a line; the page is made from them.
+The figures lie beside it in ``tests/soak/runs.jsonl``, one run a line; the page is made from them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
-RUNS = ROOT / "docs" / "soak-runs.jsonl"
-PAGE = ROOT / "docs" / "soak-report.md"
+RUNS = Path(__file__).with_name("runs.jsonl")
+PAGE = Path(__file__).with_name("REPORT.md")
 
 HEAD = """\
 # The soak

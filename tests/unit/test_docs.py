@@ -12,7 +12,7 @@ import pytest
 from tools.site import CODE, LINK, linked
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("docs", "benchmarks", "changes", "client", "deploy", "examples")
+FOLDERS = ("docs", "benchmarks", "changes", "client", "deploy", "examples", "tests")
 PAGES = sorted(
     [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))]
 )
