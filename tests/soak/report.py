@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[2]
 RUNS = Path(__file__).with_name("runs.jsonl")
 PAGE = Path(__file__).with_name("REPORT.md")
 
