@@ -31,6 +31,7 @@ from tests.mutants.sample import (
     Mutants,
     Result,
     draw,
+    inherited,
     kept,
     killed_share,
     read,
@@ -187,6 +188,7 @@ def main() -> int:
     parser.add_argument("--killers", action="store_true", help="try killers without a mutant")
     parser.add_argument("--map", nargs="*", metavar="PART", help="gather the map of lines anew")
     parser.add_argument("--draw", action="store_true", help="draw the sample anew")
+    parser.add_argument("--heirs", action="store_true", help="replace those that are gone")
     options = parser.parse_args()
     if options.draw:
         write(draw(Mutants(ROOT)))
@@ -198,6 +200,9 @@ def main() -> int:
     if not SAMPLE.exists():
         click.echo("there is no sample: draw one with --draw", err=True)
         return 2
+    if options.heirs:
+        write(inherited(read(), Mutants(ROOT)))
+        return 0
     run = Run(read(), options)
     if options.killers:
         run.forget_false_kills(known=True)

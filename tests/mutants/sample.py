@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from tests.mutants.sites import Mutant, Site, mutants_of
@@ -118,6 +119,28 @@ class Mutants:
                 return (numbered or same)[0]
         return None
 
+    def heir(self, gone: Result, taken: Collection[Site]) -> Mutant | None:
+        """Return the mutant of the same kind and area whose statement reads most like a gone one.
+
+        Of the same function or module one wins over another, and so does the same change.
+        """
+        site, area = gone.site, area_of(gone.site.path)
+
+        def likeness(mutant: Mutant) -> float:
+            other = mutant.site
+            same = SequenceMatcher(None, site.statement, other.statement, autojunk=False).ratio()
+            nearer = 0.3 * (other.scope == site.scope) + 0.1 * (other.path == site.path)
+            return same + nearer + 0.3 * (mutant.change == gone.change)
+
+        candidates = [
+            each
+            for each in self
+            if each.site.kind == site.kind
+            and each.site not in taken
+            and area_of(each.site.path) == area
+        ]
+        return max(candidates, key=likeness, default=None)
+
     def _in_scope_of(self, site: Site) -> list[Mutant]:
         return self._in_scope.get((site.scope, site.statement, site.kind), [])
 
@@ -165,6 +188,25 @@ def read(path: Path = SAMPLE) -> list[Result]:
 def write(results: Sequence[Result], path: Path = SAMPLE) -> None:
     text = json.dumps([asdict(result) for result in results], indent=1)
     path.write_text(f"{text}\n", encoding="utf-8")
+
+
+def inherited(results: Iterable[Result], mutants: Mutants) -> list[Result]:
+    """Return the sample with an heir for each mutant whose statement is gone.
+
+    The heir of a killed one counts as killed until it is run: the share may not fall.
+    """
+    places = [(result, mutants.find(result)) for result in results]
+    taken = {found.site for _, found in places if found is not None}
+    sample = []
+    for result, found in places:
+        heir = mutants.heir(result, taken) if found is None else None
+        if heir is None:
+            sample.append(result)
+            continue
+        taken.add(heir.site)
+        outcome, by = (KILLED, result.by) if result.outcome == KILLED else (NOT_RUN, "")
+        sample.append(Result(heir.site, heir.change, outcome, by))
+    return sample
 
 
 def killed_share(results: Iterable[Result]) -> float:

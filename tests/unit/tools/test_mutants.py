@@ -192,3 +192,20 @@ def test_a_killed_mutant_that_survives_is_written_down_only_when_accepted() -> N
     assert sample.kept(explained, moved) == replace(moved, by=explained.by)
     assert sample.killed_share([killed, explained]) == 1.0
     assert sample.killed_share([killed, survived]) == 0.5
+
+
+def test_a_mutant_whose_statement_is_gone_has_the_most_alike_of_its_area_as_heir(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "cachetier/restore"
+    place.mkdir(parents=True)
+    module = place / "a.py"
+    module.write_text("def f(a, b):\n    x = a.size < b.most\n    y = a < b\n")
+    site = Site("cachetier/restore/a.py", "f", "x = a.size < b.limit", "compared")
+    gone = Result(site, "< -> <=", KILLED, "tests/a.py::test")
+    stays = Result(replace(site, statement="y = a < b"), "< -> <=", SURVIVED, "gap")
+
+    heir, kept = sample.inherited([gone, stays], Mutants(tmp_path))
+
+    assert heir == replace(gone, site=replace(site, statement="x = a.size < b.most"))
+    assert kept == stays
