@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house costs mutants golden serve dev wheels lock sbom audit digests targets clean
+.PHONY: help setup check quick interpreters test late soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house costs mutants golden serve dev wheels lock sbom audit digests targets clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -45,6 +45,9 @@ quick: setup  ## Run the tests for the loop of a person at work: unit, client, c
 interpreters:  ## Run those tests on the other Pythons of the classifiers (INTERPRETERS="python3.12 python3.13")
 	@for python in $(INTERPRETERS); do \
 	    $(MAKE) --no-print-directory quick VENV=$(VENV)/$${python##*/} PYTHON=$$python || exit 1; done
+
+late: setup prometheus chromium  ## Run the tests with threads that come late, to find outcomes that depend on speed (SEED=1, TESTS=path)
+	@CACHETIER_LATE=$(or $(SEED),1) PYTHONPATH=tests/late $(PY) -m pytest -n $(WORKERS) $(ARGS) $(TESTS)
 
 soak: setup prometheus chromium  ## Run the tests that repeat at length, or (MINUTES=90) nodes under load and faults, judged from outside
 	@$(if $(MINUTES),$(PY) -m tests.soak --minutes $(MINUTES) $(ARGS),FAULT_SLICE=all $(PY) -m pytest -n $(WORKERS) $(ARGS) -m soak tests)

@@ -31,6 +31,7 @@ SHORT = {
     "bench": "ONLY=core ARGS=--quick",
     "faults": "PART=s3",
     "fuzz": "HOURS=0.02",
+    "late": "TESTS=tests/client",
     "mutants": "ARGS=--sample=5",
     "paired": "BASE=HEAD ARGS='--pairs 6 --measure group_commit'",
     "soak": "MINUTES=2",

@@ -17,6 +17,7 @@ from cachetier_client import (
 )
 
 from tests.client.fake_service import FakeService, Refusal
+from tests.client.fakes import FakeClock
 
 STEP = {
     "run": "a-run",
@@ -275,12 +276,13 @@ def test_a_flush_that_leaves_something_dirty_is_an_error(
 
 @pytest.mark.parametrize("code", ["busy", "stopping"])
 def test_a_wait_whose_time_is_over_is_not_durable_however_busy_the_service_is(
-    service: FakeService, client: Client, code: str
+    service: FakeService, code: str
 ) -> None:
     for call in ("flush", "wait"):
         service.refusals[call] = [Refusal(code)] * 1000
-        with pytest.raises(NotDurableError, match=f"in time.*{code}"):
-            getattr(client, call)("a-run", 7, timeout_seconds=0.0)
+        with Client(service.url, run="a-run", clock=FakeClock()) as client:
+            with pytest.raises(NotDurableError, match=f"in time.*{code}"):
+                getattr(client, call)("a-run", 7, timeout_seconds=0.0)
 
 
 def test_what_is_left_of_a_flush_is_told_as_people_count(

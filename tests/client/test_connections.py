@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client import (
+    BusyError,
     Client,
     DeadlineError,
     ForbiddenError,
@@ -137,6 +138,19 @@ def test_a_service_that_stays_stopping_is_told_so(service: FakeService) -> None:
     with Client(service.url, run="a-run", clock=FakeClock()) as client:
         with pytest.raises(StoppingError):
             client.put_shard(b"x", step=7, name="s", timeout_seconds=3)
+
+
+def test_a_pause_that_lasts_past_the_deadline_ends_with_what_the_service_said(
+    service: FakeService,
+) -> None:
+    service.refusals["put"] = [Refusal("busy") for _ in range(100)]
+    clock = FakeClock()
+    clock.on_sleep = lambda: setattr(clock, "time", clock.time + 60)
+    with Client(service.url, run="a-run", clock=clock) as client:
+        with pytest.raises(BusyError):
+            client.put_shard(b"x", step=7, name="s", timeout_seconds=3)
+
+    assert len(clock.naps) == 1
 
 
 def test_a_service_that_does_not_answer_ends_at_the_deadline(

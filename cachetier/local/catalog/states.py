@@ -5,8 +5,8 @@ state does not allow the event stays as it is: ``move`` refuses then, ``move_all
 Each function runs inside a transaction (``Store.write``).
 
 What follows for others from the state of a save, triggers of the schema do: the copy at the durable
-remote follows it, open copies end with it (``save_ends``), all with a deletion (``save_is_deleted``), and so does the
-pin of a step (``step_leaves``).
+remote follows it, open copies end with it (``save_ends``), all with a deletion
+(``save_is_deleted``), and so does the pin of a step (``step_leaves``).
 """
 
 from __future__ import annotations

@@ -132,6 +132,8 @@ class RetryingTransport:
             if waited + pause >= min(self._patience_seconds, left_when_lost / 2):
                 raise error
         self._clock.sleep(pause)
+        if deadline.remaining() <= 0:  # it slept longer than it meant to
+            raise error
 
 
 class _RetryingSource:
