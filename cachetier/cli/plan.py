@@ -363,7 +363,7 @@ def _draw_estimate(plan: Plan, found: Estimate, path: Path) -> None:
 
 
 @options.verb()
-@options.argument("scenario", type=PATH, help="A TOML file: see docs/simulate.md.")
+@options.argument("scenario", type=PATH, help="A TOML file: see docs/planning.md.")
 @options.option("--seed", type=COUNT, help="In place of the scenario's: other chances.")
 @options.option("--plot", type=PATH, help="Draw it over time: a .png or .svg file.")
 @options.as_json

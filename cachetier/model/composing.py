@@ -8,7 +8,7 @@ behind it, and frames, which are copied whole, take along the next ones.
 A plan is made from left to right and looks back at nothing: going on behind parts that are there,
 it comes to the same parts again.
 
-Source: docs/block-copies.md.
+Source: docs/compression.md, "Block copies".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A pack is the raw bytes of its members, one after the other, in the order of the
 holds its digest, so a pack that is written again, after a crash or a lost reply, is the same
 object.
 
-Source: docs/packing.md.
+Source: docs/compression.md, "Packs".
 """
 
 from __future__ import annotations

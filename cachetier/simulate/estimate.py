@@ -5,7 +5,7 @@ disk, link and bucket take. One save is spread evenly over the nodes; each GPU i
 is what a rank pays that waits for its own requests to S3, *cached* what it pays that waits for the
 node's disk.
 
-Source: docs/estimate.md.
+Source: docs/planning.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A scenario: a TOML file that says which nodes save what, before which store, and what goes wrong.
 
-Source: docs/simulate.md.
+Source: docs/planning.md.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def read_scenario(path: Path) -> Scenario:
     try:
         scenario = msgspec.convert(tomllib.loads(path.read_text()), Scenario, dec_hook=_parsed)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        hint = "Name a TOML file as docs/simulate.md describes it."
+        hint = "Name a TOML file as docs/planning.md describes it."
         why = error.strerror if isinstance(error, OSError) else error
         raise InvalidRequestError(f"cannot read {path}: {why}", hint=hint) from None
     except msgspec.ValidationError as error:
@@ -219,5 +219,5 @@ def _wrong_of_run(run: Run, own: dict[str, int], scenario: Scenario) -> str:
 
 
 def _wrong(what: str) -> InvalidRequestError:
-    hint = "docs/simulate.md says what each field may be."
+    hint = "docs/planning.md says what each field may be."
     return InvalidRequestError(f"the scenario is impossible: {what}", hint=hint)

@@ -5,7 +5,7 @@ two for a save that blocks *b* seconds and a failure every *M*: one every ``sqrt
 (2006) adds the terms that count where *b* is not small beside *M*. Two bounds hold beside it: saves
 may cost at most a share of the time, and none may be asked for before the one before is durable.
 
-Source: docs/cadence.md.
+Source: docs/planning.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cachetier_client.results import StepInfo
 from cachetier_client.units import counted
 
 OVERHEAD_CAP = 0.035
-FAILURES_PER_NODE_DAY = 0.0065  # docs/cadence.md has the source
+FAILURES_PER_NODE_DAY = 0.0065  # docs/planning.md has the source
 RECENT_SAVES = 20
 _DAY_SECONDS = 86_400.0
 

@@ -194,7 +194,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("plan costs --size 1TB --link 25", "--link: '25' has no unit|'25 Gbit/s'", "25Gbit/s"),
     ("plan costs --size 1TB --interval 0s", "--interval: nobody saves without end", "10min"),
     ("plan simulate", "needs SCENARIO", "cachetier plan simulate SCENARIO"),
-    ("plan simulate /nowhere.toml", "Cannot read /nowhere.toml: No such file", "docs/simulate.md"),
+    ("plan simulate /nowhere.toml", "Cannot read /nowhere.toml: No such file", "docs/planning.md"),
     ("fsck --cache-dir /nowhere --remote s3://bucket", "no cache in /nowhere", "--cache-dir"),
     ("bench --size huge", "--size: 'huge' is not a size", "256 MiB"),
     ("bench --remote s3://bucket/p --size tiny", "--size: 'tiny'", "256 MiB"),

@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md follow from S3's limits and from what was measured."""
+"""The tables of docs/planning.md follow from S3's limits and from what was measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cachetier.remote.fair_slots import AT_ONCE
 from cachetier.restore.remote_shard import RANGE_BLOCKS
 from cachetier.simulate.store import READS_PER_SECOND, WRITES_PER_SECOND
 
-PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "planning.md").read_text(encoding="utf-8")
 RANGE_BYTES = RANGE_BLOCKS * BLOCK_BYTES
 GIB = 1 << 30
 EACH = (8e6, 60e6, 90e6)

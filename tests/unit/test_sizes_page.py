@@ -1,4 +1,4 @@
-"""docs/sizes.md says what `cachetier plan costs` says; a node takes the settings that it shows."""
+"""docs/planning.md says what `cachetier plan costs` prints; a node takes the settings it shows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from cachetier.cli.app import app
 from cachetier.config.settings import load
 
-PAGE = Path(__file__).parents[2] / "docs" / "sizes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "planning.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 USUAL = "--size 1TB --gpus 8 --interval 30min"
 DRIVE_GB, REACHED = 2.0, 0.85

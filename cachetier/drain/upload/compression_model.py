@@ -5,7 +5,7 @@ link`` seconds; compressed it takes ``ratio / link`` to send, and ``seconds_per_
 make. As long as nobody knows the link, what shrinks is compressed: the price of that mistake is
 bounded by the CPU, that of the other one by nothing.
 
-Source: docs/compression.md, "auto".
+Source: docs/compression.md, "What auto decides".
 """
 
 from __future__ import annotations

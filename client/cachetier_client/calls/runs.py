@@ -373,7 +373,7 @@ class Runs:
         Raises:
             InvalidRequestError: A figure was neither passed nor measured; says which to pass.
 
-        Source: docs/cadence.md.
+        Source: docs/planning.md.
         """
         with self._caller.calling("cadence", run=run):
             which_run = self._caller.run_of(run)

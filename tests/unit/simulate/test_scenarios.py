@@ -18,7 +18,7 @@ from cachetier.simulate.simulation import simulate
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples" / "simulate"
-PAGE = (ROOT / "docs" / "simulate.md").read_text()
+PAGE = (ROOT / "docs" / "planning.md").read_text()
 
 SMALL = """
 duration = "30min"
@@ -51,7 +51,7 @@ def test_an_example_comes_out_as_the_page_says(path: Path) -> None:
     assert result.exit_code == 0, result
     command = f"$ cachetier plan simulate examples/simulate/{path.name}\n"
     shown = "\n".join(line.rstrip() for line in result.stdout.splitlines())
-    assert f"{command}{shown}\n```" in PAGE, f"write this into docs/simulate.md:\n{shown}"
+    assert f"{command}{shown}\n```" in PAGE, f"write this into docs/planning.md:\n{shown}"
 
 
 def test_the_cure_of_the_bad_setting_cures() -> None:

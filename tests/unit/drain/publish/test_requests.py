@@ -1,6 +1,6 @@
 """How many requests a published step costs, beside its shards: some for each rank, whatever else.
 
-The figures stand in docs/scale.md.
+The figures stand in docs/planning.md.
 """
 
 from __future__ import annotations
