@@ -494,7 +494,7 @@ class Service:
     def leave(self) -> None:
         """Take no more puts, and flush for up to ``notice_seconds``, if they are set.
 
-        Source: docs/leaving.md.
+        Source: docs/operations.md.
         """
         notice_seconds = self._settings.notice_seconds
         if not notice_seconds or self._course.stopping or self.store.fenced:

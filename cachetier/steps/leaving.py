@@ -4,7 +4,7 @@ Puts that had begun end, and are waited for: a node that has left acknowledges n
 each run the newest complete step is drained though a policy keeps it here, and so is a step that is
 being saved: it is what the job would resume from.
 
-Source: docs/leaving.md; why: docs/design/0039-leave.md.
+Source: docs/operations.md; why: docs/design/0039-leave.md.
 """
 
 from __future__ import annotations

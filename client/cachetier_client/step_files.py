@@ -1,6 +1,6 @@
 """Steps as plain files, out and in: streamed, verified on the way, there whole or not at all.
 
-Source: docs/export.md.
+Source: docs/frameworks.md.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str]) -> co
 
 
 def needed_seconds(settings: config.Settings) -> float:
-    """Return how long a stop may take; docs/leaving.md."""
+    """Return how long a stop may take; docs/operations.md."""
     return settings.notice_seconds + settings.grace_seconds + 10
 
 

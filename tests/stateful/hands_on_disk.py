@@ -117,7 +117,7 @@ class HandsOnDisk:
             described = self._is_described(node, row)
             told = row.state is ShardState.CLEAN or described or self._is_kept(node, row)
             require(told, f"{row.name} of step {row.step} was not taken back: {now}")
-            self._world.forgotten.add((row.step, row.save_id))  # a seal goes without it: fsck.md
+            self._world.forgotten.add((row.step, row.save_id))  # a seal goes without it
         there = {file_id for file_id, _ in node.store.files.all()}
         self._world.lost_files |= {row.file_id for row in found.values() if row.file_id} - there
 

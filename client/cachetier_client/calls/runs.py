@@ -337,7 +337,7 @@ class Runs:
         """Say what nobody needs any more, or with ``dry_run=False`` remove it.
 
         Returns:
-            What ``cachetier prune --json`` prints; see docs/fsck.md.
+            What ``cachetier prune --json`` prints; see docs/recovery.md.
         """
         with self._caller.calling("collect"), understood():
             fields = {"dry_run": dry_run, "older_than_seconds": older_than_seconds}

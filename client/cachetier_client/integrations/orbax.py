@@ -57,7 +57,7 @@ class CachetierHandler(ocp.StandardCheckpointHandler):  # type: ignore[misc]  # 
         if (processes := ocp.multihost.process_count()) > 1:
             raise InvalidRequestError(
                 f"{processes} JAX processes would each save a step of their own",
-                hint="Watch Orbax's folder instead: docs/adopt.md.",
+                hint="Watch Orbax's folder instead: docs/frameworks.md.",
             )
         super().__init__(**options)
         self._run = run

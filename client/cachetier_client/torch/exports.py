@@ -2,7 +2,7 @@
 
 Tensors pass in boxes of bounded size, each block held against its digest. Names and types stay.
 
-Source: docs/export.md.
+Source: docs/frameworks.md.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ app.kubernetes.io/name: {{ .Values.name }}
 
 {{- define "cachetier.socket" -}}{{ .Values.socket.hostPath }}/cachetier.sock{{- end }}
 
-{{- /* preStop + notice + grace + 10, rounded up to a minute: docs/leaving.md. */ -}}
+{{- /* preStop + notice + grace + 10, rounded up to a minute: docs/operations.md. */ -}}
 {{- define "cachetier.stopSeconds" -}}
 {{- $leave := .Values.leave -}}
 {{- $needed := add (int $leave.preStopSeconds) (int $leave.noticeSeconds) (int $leave.graceSeconds) 10 -}}
