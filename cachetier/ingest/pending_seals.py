@@ -9,7 +9,7 @@ has sealed such a part by itself, what it wrote counts, not what is left of it h
 
 A pending seal that names a shard which is not here is another node's, or of a cache that was lost.
 
-Source: docs/fallback.md; docs/design/0012-fallback.md.
+Source: docs/guarantees.md; docs/design/0012-fallback.md.
 """
 
 from __future__ import annotations

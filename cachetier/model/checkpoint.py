@@ -151,7 +151,7 @@ def _still_writable(save: Save, ids: SaveIds) -> Save:
     if save.world_size != ids.world_size:
         raise InvalidRequestError(
             f"save {save.save_id} has world_size {save.world_size}, not {ids.world_size}",
-            hint="Give each save of a job an id of its own: see docs/save-identity.md.",
+            hint="Give each save of a job an id of its own: see docs/architecture.md.",
             **ids.context,
         )
     if save.state is SaveState.SUPERSEDED:

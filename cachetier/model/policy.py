@@ -11,7 +11,7 @@
 A *local-only* step is whole and restorable here and is not drained, until ``flush`` of that very
 step asks for it. Policies must be the same on every node of a job.
 
-Source: docs/policies.md.
+Source: docs/drain.md.
 """
 
 from __future__ import annotations

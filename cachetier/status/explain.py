@@ -60,7 +60,7 @@ def explain(step: StepInfo, status: Status, now: float) -> Explanation:
             sentences.append("A rank gave it up, so it is never whole, and goes after a while.")
             next_move = "Save the step again."
         case "local_only":
-            sentences.append("It is whole here, and a policy keeps it from S3 (docs/policies.md).")
+            sentences.append("It is whole here, and a policy keeps it from S3 (docs/drain.md).")
             next_move = f"Send it all the same: {_flush(step)}."
         case "open":
             waits_for = "ranks"

@@ -5,7 +5,7 @@ read, and writes go on with those that are left. The master and the filer, which
 the objects, are one process each: this cluster shows the loss of a volume server, not of those.
 
 Each server is a process of its own, as on a real cluster. All of it takes a second or three to
-start and some 800 MB of memory. docs/near-tier.md says what was seen when a server is lost.
+start and some 800 MB of memory. docs/remotes.md says what was seen when a server is lost.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Client(Reads):
             A socket must be served by user ``CACHETIER_SERVICE_UID``, if that is set.
         run: For calls that name none; default ``CACHETIER_RUN``.
         fallback: What to do while the service is away: ``wait`` and repeat until the call's
-            deadline, ``fail`` at once, or ``s3``: save straight to the bucket (docs/fallback.md).
+            deadline, ``fail`` at once, or ``s3``: save straight to the bucket (docs/guarantees.md).
             Default ``CACHETIER_FALLBACK``, then ``s3`` once the remote is known, else ``wait``.
         threads: How many write or read the blocks of a large shard, the caller's among them.
         clock: Seam for tests.

@@ -1,4 +1,4 @@
 """A near tier on a cluster that loses a server, for a node that is lost, while S3 is cut off.
 
-``make near`` runs it; docs/near-tier.md explains what it shows.
+``make near`` runs it; docs/remotes.md explains what it shows.
 """

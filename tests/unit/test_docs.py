@@ -26,7 +26,6 @@ FIGURES = {
         "raw O_DIRECT write of 1 GiB",
         "put_shard 1 GiB, ack local / one write + fsync",
     ),
-    "`get_shard` of 1 GiB": ("get_shard 1 GiB, local, verified / raw O_DIRECT read",),
     "training blocked by a save in the demo": (
         "training blocked per checkpoint in the demo / direct boto3 PUT at 35 ms",
     ),
@@ -34,25 +33,11 @@ FIGURES = {
         f"{ASYNC_SAVE}: CachetierWriter / FileSystemWriter, default",
         f"{ASYNC_SAVE}: CachetierWriter, LazyStager / FileSystemWriter, default",
     ),
-    "a PUT of 4 KiB through the S3 door": (
-        "boto3 PUT 4 KiB through the door, p50 / the same to S3 at 35 ms",
-    ),
-    "a cold restore over slow": (
-        "cold restore by 8 ranks, 8 MB/s a connection, 35 ms / the best peer with the best threads",
-    ),
     "64 ranks on a throttled bucket": (
         "drain under a bucket of 25 parts/s: shards failed",
         "64 direct boto3 writers under a bucket of 25 parts/s: shards failed",
     ),
-    "training steps on a node": (
-        "training step, 2 busy ranks: with a draining zstd:1 / alone, median",
-        "training step, 2 busy ranks: with naive zstd threads / alone, median",
-    ),
     "errors that ranks saw": ("an outage of 30 s: errors that a saving rank saw",),
-    "memory of the service": (
-        "serve, peak memory with 8 concurrent 1 GiB puts and a running drain",
-        "drain, peak memory with 8 concurrent 1 GiB puts and a running drain",
-    ),
 }
 
 

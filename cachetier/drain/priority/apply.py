@@ -6,7 +6,7 @@ reaches as far and yields at once. Each measure is tried, and what took effect i
 
 Last in line on a node whose every core is busy means hardly any CPU at all: two threads that
 compress got 1 MiB/s there, and the exposure would grow. So a starved drain is given a share
-(``policy.CpuPriority``), which costs training what docs/courtesy.md says.
+(``policy.CpuPriority``), which costs training what docs/drain.md says.
 """
 
 from __future__ import annotations

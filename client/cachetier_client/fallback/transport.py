@@ -4,7 +4,7 @@ Only saving does: puts, streams, seals and aborts. What reads waits for the serv
 did. A part of a save of which one shard went straight to S3 goes there to its end, so that one side
 alone decides how it is sealed.
 
-Source: docs/fallback.md.
+Source: docs/guarantees.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The identity of a save: equal on all its ranks, different for every other incarnation of the job.
 
-No collective is involved. The first rule that applies decides; docs/save-identity.md gives the
+No collective is involved. The first rule that applies decides; docs/architecture.md gives the
 reasons.
 
 ==  =============================================  ================================================

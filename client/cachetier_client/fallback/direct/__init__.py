@@ -3,5 +3,5 @@
 What lies there afterwards cannot be told from what a drain sends. Only awscrt is needed, for
 credentials, signatures and checksums.
 
-Source: docs/fallback.md.
+Source: docs/guarantees.md.
 """

@@ -5,7 +5,7 @@ the service holds nothing is sealed here: its document is written, and the step 
 whoever's part is the last. Of any other a *pending seal* is left in the bucket, which the service
 completes once it is back.
 
-Source: docs/fallback.md.
+Source: docs/guarantees.md.
 """
 
 from __future__ import annotations
