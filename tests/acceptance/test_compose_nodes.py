@@ -1,4 +1,4 @@
-"""Three nodes by compose, as docs/walkthrough.md has it: upgraded under a job, lost, replaced."""
+"""Three nodes by compose, as docs/compose.md has it: upgraded under a job, lost, replaced."""
 
 from __future__ import annotations
 
