@@ -44,11 +44,13 @@ FIGURES = {
 def anchors(page: Path) -> set[str]:
     """Return the names under which the headings of a page can be linked to."""
     text = CODE.sub("", page.read_text(encoding="utf-8"))
-    found: set[str] = set()
-    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
-        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
-        found.add(re.sub(r"[^\w\- ]", "", plain).replace(" ", "-"))
-    return found
+    return {anchor_of(each) for each in re.findall(r"^#+ .+$", text, re.MULTILINE)}
+
+
+def anchor_of(heading: str) -> str:
+    """Return the name under which a heading can be linked to."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.lstrip("#").strip()).lower()
+    return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -127,6 +129,65 @@ def test_every_step_of_the_path_of_a_byte_is_a_module() -> None:
         if not any((tree / f"{step}.py").exists() or (tree / step).is_dir() for tree in trees)
     ]
     assert len(steps) > 20
+    assert missing == []
+
+
+# Each is answered below a heading of a page that the README's table names: two clicks.
+QUESTIONS = {
+    "where do I cap the bandwidth by time of day?": ("drain.md#the-drain", "max_rate"),
+    "a node died, what did I lose?": ("guarantees.md#what-fails-on-the-node", "the node is lost"),
+    "how do I replace a lost node?": ("operations.md#replace-a-lost-node", "cachetier restore"),
+    "how do I move to another bucket?": (
+        "operations.md#change-credentials-or-the-bucket",
+        "new bucket",
+    ),
+    "how do I restore a step without a browser?": (
+        "operations.md#replace-a-lost-node",
+        "cachetier restore RUN",
+    ),
+    "what happens when the cache is full?": ("configuration.md#when-the-cache-is-full", "wait"),
+    "how often should I save?": ("planning.md#how-often-to-save", "plan interval"),
+    "how do I drain a Kubernetes node?": (
+        "kubernetes.md#when-a-pod-ends-and-when-a-node-goes",
+        "leave",
+    ),
+    "two jobs saved one step, who wins?": (
+        "guarantees.md#what-happens-to-a-checkpoint",
+        "two jobs save the same step",
+    ),
+    "how do I keep a step on the node?": ("operations.md#pin", "cachetier pin"),
+    "how do I get a step as plain files?": ("frameworks.md#export-and-import", "cachetier get"),
+    "my trainer only writes files, what now?": ("frameworks.md#watch-a-folder", "cachetier adopt"),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_is_answered_two_clicks_from_the_readme(question: str) -> None:
+    address, answer = QUESTIONS[question]
+    name, _, anchor = address.partition("#")
+    page = ROOT / "docs" / name
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+
+    assert f"](docs/{name})" in readme.partition("## Which page for which job")[2]
+    sections = re.split(r"^(?=#+ )", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    (found,) = [each for each in sections if anchor_of(each.partition("\n")[0]) == anchor]
+    assert answer in found
+
+
+def test_every_page_that_the_code_names_is_there() -> None:
+    kinds = ("*.py", "*.toml", "*.yml", "*.yaml", "*.tpl", "*.sh", "*.service", "Makefile")
+    folders = ("cachetier", "client", "tests", "tools", "benchmarks", "examples", "deploy")
+    named = re.compile(r"(?<![\w/.])docs/[a-z0-9/-]+\.md")
+    own = {Path(__file__), ROOT / "tests" / "unit" / "tools" / "test_site.py"}
+    missing = [
+        f"{file.relative_to(ROOT)}: {name}"
+        for folder in folders
+        for kind in kinds
+        for file in (ROOT / folder).rglob(kind)
+        if file not in own
+        for name in named.findall(file.read_text(encoding="utf-8"))
+        if not (ROOT / name).exists()
+    ]
     assert missing == []
 
 
