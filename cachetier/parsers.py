@@ -81,8 +81,7 @@ def why_not_open(address: tuple[str, int], *, is_private: bool, door: str = "htt
     what = "tokens" if door == "http" else "objects"  # a key of the S3 door signs, and stays
     return (
         f"{door} {host}:{port} is open to other machines, and {what} would cross the network in "
-        "clear text: set `tls_certificate` and `tls_key`, or, where the network is private, "
-        "`http_clear_text` to on"
+        f"clear text: set `tls`, or, where the network is private, `{door}` to 'http://{host}:{port}'"
     )
 
 

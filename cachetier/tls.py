@@ -46,7 +46,7 @@ class TlsFiles:
         at = str(self.key)
         try:
             if self.key.stat().st_mode & OTHERS:
-                raise ConfigError(f"others can read tls_key {at}", hint=f"chmod 600 {at}")
+                raise ConfigError(f"others can read the key of `tls`, {at}", hint=f"chmod 600 {at}")
             at = str(self.certificate)
             found = _ssl._test_decode_cert(at)  # type: ignore[attr-defined]  # no other one decodes
             at += f" with {self.key}"

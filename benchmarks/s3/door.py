@@ -50,7 +50,7 @@ def door(
     """
     (port,) = free_ports(1)
     bucket = remote.bucket if remote is not None else "nobody"
-    mounts = [{"name": "bench", "bucket": bucket, "prefix": PREFIX}]
+    mounts = [{"name": "bench", "bucket": f"{bucket}/{PREFIX}"}]
     mounts += [{"name": other, "bucket": other} for other in others]
     settings = {"s3": f"127.0.0.1:{port}", "s3_mount": json.dumps(mounts)}
     with node(cache_dir, remote=remote, settings=settings) as started:

@@ -39,9 +39,9 @@ DEFAULTS = {
     "http": "127.0.0.1:7070",
     "s3": "127.0.0.1:7071",
     "capacity": "2 GB",
-    "log_level": "warning",
+    "log": "warning",
     "allow_volatile": True,
-    "grace_seconds": 5,
+    "grace": "5s",
 }
 # Of its S3 server, whose bytes end with it: it must not drain a real node's cache there.
 OWN = ("cache_dir", "remote", "remote_endpoint", "remote_assume", "s3_mount")
@@ -92,13 +92,13 @@ def serve(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
     end_as_any_process()
     keep_files_private()
     have_descriptors()
-    with _reported_in_log(as_json, flags.get("log_format")):
+    with _reported_in_log(as_json, flags.get("log")):
         from cachetier.config.settings import load
 
         settings = load(flags, config=config)
         tokens = (settings.token, settings.scrape_token)
         secrets = [each.reveal() for each in tokens if each is not None]
-        set_up_logging(settings.log_level, settings.log_format, secrets=secrets)
+        set_up_logging(settings.log, secrets=secrets)
         from cachetier.service.first_start import refuse_taken, refuse_wrong_remote, room_on_disk
 
         refuse_taken(settings)
@@ -117,11 +117,12 @@ def serve(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
     run_to_the_end(service, announce)
 
 
-def set_up_logging(level: str, form: str = "auto", *, secrets: Sequence[str] = ()) -> None:
-    """Log to standard error; ``secrets``, and those of the environment, never appear there."""
+def set_up_logging(wanted: str, *, secrets: Sequence[str] = ()) -> None:
+    """Log as the setting ``log`` says; ``secrets``, and the environment's, never appear there."""
     from cachetier.telemetry import log_format as logs
 
-    logs.set_up(level, form, secrets=(*secrets, *logs.secrets_in(os.environ)))
+    level, _, form = wanted.partition(":")
+    logs.set_up(level, form or "auto", secrets=(*secrets, *logs.secrets_in(os.environ)))
 
 
 def run_to_the_end(service: Service, on_ready: Callable[[], None]) -> None:
@@ -132,7 +133,7 @@ def run_to_the_end(service: Service, on_ready: Callable[[], None]) -> None:
 
 
 @contextmanager
-def _reported_in_log(as_json: bool, log_format: str | None) -> Iterator[None]:
+def _reported_in_log(as_json: bool, wanted: str | None) -> Iterator[None]:
     """Do as ``reported`` does, but tell the log unless a person or a program reads along.
 
     Containers and units keep what a service writes to standard error, line by line. So that is one
@@ -147,11 +148,11 @@ def _reported_in_log(as_json: bool, log_format: str | None) -> Iterator[None]:
             if as_json or sys.stderr.isatty():
                 raise
             known = error if isinstance(error, CachetierError) else of_system(error)
-            echo(_line(known, log_format), err=True)
+            echo(_line(known, wanted), err=True)
             raise click.exceptions.Exit(exit_code_of(known.code)) from None
 
 
-def _line(error: CachetierError, log_format: str | None) -> str:
+def _line(error: CachetierError, wanted: str | None) -> str:
     """Return the event as the log would show it; a wrong setting comes before there is a log.
 
     The reason stands in the message alone: it would be there twice.
@@ -159,7 +160,7 @@ def _line(error: CachetierError, log_format: str | None) -> str:
     from cachetier.telemetry import log_format as logs
     from cachetier.telemetry.events import SERVICE_NOT_STARTED, record_of
 
-    form = log_format or os.environ.get("CACHETIER_LOG_FORMAT", "")
+    form = (wanted or os.environ.get("CACHETIER_LOG", "")).partition(":")[2]
     formatter = logs.formatter_for(
         form if form in logs.FORMS else "auto", tuple(logs.secrets_in(os.environ)), terminal=False
     )
@@ -186,7 +187,7 @@ def _line(error: CachetierError, log_format: str | None) -> str:
     help="Port of the S3 server; 0: free.",
 )
 @options.setting("capacity", "Budget of the cache; default 2 GB.")
-@options.setting("log_level", "How much to log; default warning.")
+@options.setting("log", "How much to log; default warning.")
 @options.as_json
 def dev(
     http: str | None,
@@ -194,7 +195,7 @@ def dev(
     cache_dir: Path | None,
     s3_port: int,
     capacity: str | None,
-    log_level: str | None,
+    log: str | None,
     as_json: bool,
 ) -> None:
     """Run the service with an S3 server in the same process: nothing to install or configure.
@@ -206,7 +207,7 @@ def dev(
     once it takes requests.
     """
     keep_files_private()
-    flags = {"capacity": capacity, "http": http, "s3": s3, "log_level": log_level}
+    flags = {"capacity": capacity, "http": http, "s3": s3, "log": log}
     with nullcontext(cache_dir) if cache_dir else _scratch() as directory:
         _run({**_chosen(flags), "cache_dir": directory}, s3_port, as_json)
 
@@ -247,10 +248,10 @@ def _run(given: dict[str, Any], s3_port: int, as_json: bool) -> None:
     os.environ.update(past_proxies("127.0.0.1"))
     remote = {
         "remote": f"s3://{BUCKET}/dev",
-        "s3_mount": [{"name": MOUNT, "bucket": BUCKET, "prefix": MOUNT}],
+        "s3_mount": [{"name": MOUNT, "bucket": f"{BUCKET}/{MOUNT}"}],
     }
     settings = load({**given, **remote})
-    set_up_logging(settings.log_level)
+    set_up_logging(settings.log)
     refuse_taken(settings)
     bound("s3-port", ("127.0.0.1", s3_port)).close()  # its server would wait for another port
     with moto_server(port=s3_port, bucket=BUCKET) as endpoint:

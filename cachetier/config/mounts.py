@@ -16,7 +16,7 @@ from cachetier_client.identity.names import GENERATION_MARK, RESERVED_SEGMENT, c
 from cachetier_client.identity.remote_url import remote_of
 
 from cachetier.config.fields import record, records, required, setting
-from cachetier.config.types import TEXT, checked, listed, one_of, span
+from cachetier.config.types import TEXT, Duration, checked, listed, one_of, span
 from cachetier.model.levels import Level
 from cachetier.model.objects import DEFAULT_MARKERS, Mode, Mount, Order
 from cachetier.parsers import is_loopback
@@ -37,13 +37,9 @@ def _check_name(name: str) -> None:
         raise ValueError(f"{name!r} cannot be the name of a mount: no `{GENERATION_MARK}` in it")
 
 
-def _check_bucket(bucket: str) -> None:
-    if "/" in bucket:
-        raise ValueError(f"{bucket!r} is no bucket: what follows the slash is its `prefix`")
+def _check_place(place: str) -> None:
+    bucket, _, prefix = place.partition("/")
     remote_of(f"s3://{bucket}")
-
-
-def _check_prefix(prefix: str) -> None:
     segments = prefix.removesuffix("/").split("/") if prefix else []
     wrong = {"", ".", "..", RESERVED_SEGMENT}.intersection(segments)
     if wrong or "\0" in prefix:
@@ -60,9 +56,9 @@ class MountSettings:
     """A part of a bucket of the durable remote's server that programs reach by the S3 door."""
 
     name: str = required(checked(TEXT, _check_name), "What principals' `runs` and `ls` call it.")
-    bucket: str = required(checked(TEXT, _check_bucket), "The bucket, by the name it has there.")
-    prefix: str = setting(
-        checked(TEXT, _check_prefix), "", "What its keys begin with; empty for all of the bucket."
+    bucket: str = required(
+        checked(TEXT, _check_place),
+        "The bucket, by the name it has there, or `bucket/train` for the keys below a prefix.",
     )
     mode: Mode = setting(
         one_of(*Mode), Mode.WRITE_BACK, "`write_back`, `write_through` or `read_only`."
@@ -76,25 +72,27 @@ class MountSettings:
         DEFAULT_MARKERS,
         "Globs of the last segments of keys that speak of other objects.",
     )
-    release_seconds: float = setting(
-        span(), 3600.0, "How long a marker waits for other nodes: `3600`, `1h`."
-    )
+    release: Duration = setting(span(), Duration(3600), "How long a marker waits for other nodes.")
 
     def mount(self) -> Mount:
-        prefix = f"{self.prefix.removesuffix('/')}/" if self.prefix else ""
+        bucket, _, prefix = self.bucket.removesuffix("/").partition("/")
         return Mount(
             self.name,
-            self.bucket,
-            prefix,
+            bucket,
+            prefix and f"{prefix}/",
             mode=self.mode,
             order=self.order,
             ack=self.ack,
             markers=self.markers,
-            release_seconds=self.release_seconds,
+            release_seconds=self.release,
         )
 
 
-_ONE = record(MountSettings, "`name` or `bucket` is not set: give each mount both")
+_ONE = record(
+    MountSettings,
+    "`name` or `bucket` is not set: give each mount both",
+    {"prefix": "bucket = 'bucket/prefix'", "release_seconds": "release = '1h'"},
+)
 MOUNTS = records(_ONE, "mounts", "s3_mount")
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from cachetier.access.principals import OWNER
 from cachetier.access.tokens import TOKENS_FILE
@@ -50,6 +50,7 @@ from cachetier.config.types import (
     TEXT,
     UIDS,
     URL,
+    Duration,
     Secret,
     checked,
     is_secret,
@@ -77,6 +78,8 @@ from cachetier.tls import TlsFiles
 
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
+CLEAR_TEXT = "http://"
+LEVELS = ("debug", "info", "warning", "error")
 
 
 def _check_watermarks(shares: tuple[float, ...]) -> None:
@@ -95,7 +98,24 @@ def rules_of(compression: str | Mapping[str, str]) -> Rules:
     return Rules.parsed("off", tuple(compression.items()))
 
 
+def _check_tls(paths: tuple[Path, ...]) -> None:
+    if len(paths) not in (0, 2):
+        raise ValueError("give two files, the certificate and its key: '/tls.crt,/tls.key'")
+
+
+def _check_log(text: str) -> None:
+    level, colon, form = text.partition(":")
+    one_of(*LEVELS).read(level)
+    if colon:
+        one_of("json", "console").read(form)
+
+
 ADDRESS = checked(TEXT, lambda text: text and address_of(text))
+DOOR = checked(TEXT, lambda text: text and address_of(text.removeprefix(CLEAR_TEXT)))
+LOG = replace(
+    checked(TEXT, _check_log),
+    schema={"enum": [level + form for form in ("", ":json", ":console") for level in LEVELS]},
+)
 HOSTS = listed(checked(TEXT, host_of), r"[,\s]+")
 CORES = checked(TEXT, parsed_cores)
 COMPRESSIONS = checked(text_or_table(TEXT), rules_of)
@@ -123,9 +143,10 @@ class Settings:
         PRINCIPALS, (), "Who may do what: a list of tables; see docs/security.md."
     )
     http: str = setting(
-        ADDRESS,
+        DOOR,
         "127.0.0.1:7070",
-        "Address of the HTTP door; empty for none, port 0 for a free one.",
+        "Address of the HTTP door; empty for none, port 0 for a free one. Beyond loopback it wants "
+        "`tls`, or where the network is private `http://0.0.0.0:7070`: clear text.",
     )
     hosts: tuple[str, ...] = setting(
         HOSTS,
@@ -155,17 +176,12 @@ class Settings:
     audit: str = setting(
         TEXT, "", "File of the audit log; `-` for standard output, empty for none."
     )
-    http_clear_text: bool = setting(
-        FLAG, False, "`on`: HTTP beyond loopback without TLS, where the network is private."
-    )
-    tls_certificate: Path | None = setting(
-        optional(PATH),
-        None,
-        "PEM file of the HTTP door's certificate, its chain below; with it "
-        "the door speaks HTTPS. Read again when it changes.",
-    )
-    tls_key: Path | None = setting(
-        optional(PATH), None, "PEM file of its key, which others must not be able to read."
+    tls: tuple[Path, ...] = setting(
+        checked(listed(PATH, ","), _check_tls),
+        (),
+        "PEM files of the doors' certificate, its chain below, and of its key, which others must "
+        "not be able to read: `/tls/tls.crt,/tls/tls.key`. With them the doors speak HTTPS. Read "
+        "again when they change.",
     )
     tls_client_ca: Path | None = setting(
         optional(PATH),
@@ -173,9 +189,7 @@ class Settings:
         "PEM file of who issues to clients: who has no such certificate is refused.",
     )
     s3: str = setting(
-        ADDRESS,
-        "",
-        "Address of the S3 door: `127.0.0.1:7071`; empty for none, port 0 for a free one.",
+        DOOR, "", "Address of the S3 door: `127.0.0.1:7071`; empty for none. Else as `http`."
     )
     s3_mount: tuple[MountSettings, ...] = setting(
         MOUNTS, (), "What the S3 door offers of buckets: a list of tables; see docs/s3.md."
@@ -246,33 +260,29 @@ class Settings:
         "`2 of 4-7`; else a quarter of the CPUs, up to 2, of all. Each has 128 MiB for what is "
         "being sent, and all at least 256 MiB.",
     )
-    grace_seconds: float = setting(
+    grace: Duration = setting(
         span(at_most=3600),
-        30.0,
+        Duration(30),
         "How long a stopping service finishes what is in flight.",
     )
-    notice_seconds: float = setting(
+    notice: Duration = setting(
         span(at_most=86_400),
-        0.0,
-        "How long SIGTERM lets the node flush before it stops.",
+        Duration(0),
+        "How long SIGTERM lets the node flush before it stops: `4min`.",
     )
     allow_volatile: bool = setting(
         FLAG, False, "Accept a `cache_dir` in memory (tmpfs): nothing survives a power cut."
     )
-    exposure_objective: float = setting(
+    exposure_objective: Duration = setting(
         span(above=0),
-        1800.0,
+        Duration(1800),
         "How long a run's newest training may lie on this node alone.",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = setting(
-        one_of("debug", "info", "warning", "error"),
+    log: str = setting(
+        LOG,
         "info",
-        "How much the log says: `debug`, `info`, `warning` or `error`.",
-    )
-    log_format: Literal["auto", "console", "json"] = setting(
-        one_of("auto", "console", "json"),
-        "auto",
-        "`json` or `console`; `auto`: text on a terminal, JSON elsewhere.",
+        "How much the log says: `debug`, `info`, `warning` or `error`, as text on a terminal and "
+        "as JSON elsewhere; `info:json` or `info:console` wherever it goes.",
     )
     trace: bool = setting(
         FLAG, False, "`on`: a trace of each checkpoint, sent where `OTEL_*` variables say."
@@ -306,12 +316,12 @@ class Settings:
     @property
     def http_address(self) -> tuple[str, int] | None:
         """(host, port) of the HTTP door, or None when it is off."""
-        return address_of(self.http) if self.http else None
+        return address_of(self.http.removeprefix(CLEAR_TEXT)) if self.http else None
 
     @property
     def s3_address(self) -> tuple[str, int] | None:
         """(host, port) of the S3 door, or None when it is off."""
-        return address_of(self.s3) if self.s3 else None
+        return address_of(self.s3.removeprefix(CLEAR_TEXT)) if self.s3 else None
 
     @property
     def s3_mounts(self) -> tuple[Mount, ...]:
@@ -326,9 +336,7 @@ class Settings:
     @property
     def tls_files(self) -> TlsFiles | None:
         """What the HTTP and the S3 door show of themselves; None where they speak clear text."""
-        if self.tls_certificate is None or self.tls_key is None:
-            return None
-        return TlsFiles(self.tls_certificate, self.tls_key, self.tls_client_ca)
+        return TlsFiles(self.tls[0], self.tls[1], self.tls_client_ca) if self.tls else None
 
     @property
     def durable(self) -> RemoteSettings:
@@ -366,14 +374,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_remotes(self.remotes)
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("set both of `tls_certificate` and `tls_key`, or none")
-        if self.tls_client_ca is not None and self.tls_files is None:
-            raise ValueError("`tls_client_ca` wants `tls_certificate` and `tls_key` as well")
-        for door, address in (("http", self.http_address), ("s3", self.s3_address)):
-            is_private = self.http_clear_text or self.tls_files is not None
-            why_not = address and why_not_open(address, is_private=is_private, door=door)
-            if why_not is not None:
+        if self.tls_client_ca is not None and not self.tls:
+            raise ValueError("`tls_client_ca` wants `tls` as well")
+        for door, text in (("http", self.http), ("s3", self.s3)):
+            address, is_clear = text.removeprefix(CLEAR_TEXT), text.startswith(CLEAR_TEXT)
+            if self.tls and is_clear:
+                raise ValueError(f"`{door}` = {text} asks for clear text, and `tls` for HTTPS")
+            is_private = is_clear or bool(self.tls)
+            why_not = text and why_not_open(address_of(address), is_private=is_private, door=door)
+            if why_not:
                 raise ValueError(why_not)
         self._check_s3()
         self._check_sockets()

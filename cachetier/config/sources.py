@@ -29,7 +29,7 @@ OPTIONS = (
     "http",
     "s3",
     "socket",
-    "log_level",
+    "log",
 )
 FILE_VARIABLE = "CACHETIER_CONFIG"
 # Variables that share the prefix but are not the service's: the client's, the tests', the
@@ -210,12 +210,19 @@ RENAMED = {
     "drain_cpus": '`drain_cores`: "of 2-3,7"',
     "drain_threads": "`drain_cores`",
     "drain_memory": "goes: 128 MiB for each of `drain_cores`, 256 MiB at least",
+    "grace_seconds": '`grace`, with a unit: "30s"',
     "high_watermark": "the second of `watermarks`: [0.8, 0.9]",
+    "http_clear_text": "`http` or `s3` as 'http://0.0.0.0:7070', each door by itself",
     "http_hosts": "`hosts`, together with `s3_hosts`",
+    "log_format": '`log`, behind the level: "info:json"',
+    "log_level": "`log`",
     "low_watermark": "the first of `watermarks`: [0.8, 0.9]",
+    "notice_seconds": '`notice`, with a unit: "4min"',
     "s3_hosts": "`hosts`, together with `http_hosts`",
     "socket_mode": "goes: 0600, but 0666 where `allowed_uids` or a principal names users by "
     "uid or gid: take out whom the mode kept out",
+    "tls_certificate": "the first of `tls`",
+    "tls_key": "the second of `tls`",
     "token_file": "goes: always `<cache_dir>/tokens.json`; move the file there",
     "windows": '`max_rate`, as further ones: ["2 GB/s", "08:00-20:00 200 MB/s"]',
 }

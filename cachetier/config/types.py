@@ -49,6 +49,16 @@ class Secret:
         return "(hidden)"
 
 
+class Duration(float):
+    """Seconds, as text with their unit: ``30s``, ``12h``."""
+
+    def __str__(self) -> str:
+        for seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+            if self and not self % seconds:
+                return f"{self // seconds:.0f}{unit}"
+        return f"{f'{self:.9f}'.rstrip('0').rstrip('.')}s"
+
+
 def plain(value: Any) -> Any:
     """Return a value as JSON has it; a secret stays one."""
     if is_dataclass(value) and not isinstance(value, type):
@@ -61,7 +71,7 @@ def plain(value: Any) -> Any:
         return [plain(each) for each in value]
     if isinstance(value, Enum):
         return value.value
-    return str(value) if isinstance(value, Path | Secret) else value
+    return str(value) if isinstance(value, Path | Secret | Duration) else value
 
 
 class WrongValueError(ValueError):
@@ -261,21 +271,15 @@ def _float(number: float, bounds: Mapping[str, float]) -> float:
         raise ValueError(f"{number!r} is too large a number") from None
 
 
-def span(*, above: float | None = None, at_most: float | None = None) -> SettingType[float]:
-    """Return the kind of spans of time within bounds: seconds, or ``4m``, ``12h``."""
+def span(*, above: float | None = None, at_most: float | None = None) -> SettingType[Duration]:
+    """Return the kind of spans of time within bounds, each with its unit: ``30s``, ``12h``."""
     at_least = 0 if above is None else None
     bounds = _bounds(minimum=at_least, exclusiveMinimum=above, maximum=at_most)
 
-    def read(value: object) -> float:
-        seconds = _number(value) if not isinstance(value, str) or _is_number(value) else None
-        seconds = parsed_span(str(value)) if seconds is None else seconds
-        return _float(seconds, bounds)
+    def read(value: object) -> Duration:
+        return Duration(_float(parsed_span(str(value)), bounds))
 
-    return SettingType(read, {"type": ["string", "number"], **bounds})
-
-
-def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\s*-?[\d.]+\s*", text) is not None
+    return SettingType(read, {"type": "string", "pattern": r"^ *[0-9.]+ *(ms|s|m|min|h|d) *$"})
 
 
 def _bounds(**bounds: float | None) -> dict[str, float]:

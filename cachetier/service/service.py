@@ -18,7 +18,7 @@ from cachetier_client.clock import Clock, Countdown, SystemClock
 
 from cachetier import __version__
 from cachetier.access.audit import Audit
-from cachetier.config.settings import Settings
+from cachetier.config.settings import CLEAR_TEXT, Settings
 from cachetier.console.cluster import Cluster
 from cachetier.doors.operations import Operations, Steering
 from cachetier.doors.unix.door import UnixDoor
@@ -139,7 +139,7 @@ class Service:
             version=__version__,
         )
         self.health_url: str | None = None
-        self._grace = Countdown(settings.grace_seconds, self._clock)
+        self._grace = Countdown(settings.grace, self._clock)
         self._closing = ExitStack()
 
     # --- start -----------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class Service:
             when_full=settings.when_full,
             policy=policy,
             started_at=self._clock.now(),
-            exposure_objective_seconds=settings.exposure_objective,
+            exposure_objective_seconds=float(settings.exposure_objective),
         )
 
     def _build(self) -> None:
@@ -406,7 +406,7 @@ class Service:
             address,
             self.operations,
             tls=self._tls,
-            clear_text=self._settings.http_clear_text,
+            clear_text=self._settings.http.startswith(CLEAR_TEXT),
             cluster=Cluster(self._settings.cluster, token.reveal() if token else None),
             not_ready=self.report.not_ready,
             exposition=self.metrics.exposition,
@@ -492,11 +492,11 @@ class Service:
                 self.stop()
 
     def leave(self) -> None:
-        """Take no more puts, and flush for up to ``notice_seconds``, if they are set.
+        """Take no more puts, and flush for up to ``notice``, if they are set.
 
         Source: docs/operations.md.
         """
-        notice_seconds = self._settings.notice_seconds
+        notice_seconds = self._settings.notice
         if not notice_seconds or self._course.stopping or self.store.fenced:
             return
         left = self._leaving.leave().answer(self._changes, notice_seconds)
@@ -513,7 +513,7 @@ class Service:
         then, it takes no longer than ten seconds more: see docs/operations.md.
         """
         if not self._course.stopping:
-            tell(log, events.SERVICE_STOPPING, grace_seconds=self._settings.grace_seconds)
+            tell(log, events.SERVICE_STOPPING, grace_seconds=self._settings.grace)
             self._course.stopping = True
             self._changes.close()
             self._waits.stop()

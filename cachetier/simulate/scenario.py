@@ -161,7 +161,8 @@ def read_scenario(path: Path) -> Scenario:
 def _parsed(kind: type, value: Any) -> Any:
     """Return a size, a span or a rate as ``kind``; a bare number is bytes, seconds, bytes/s."""
     readers = {Span: parsed_span, Size: parsed_size, Rate: parsed_rate}
-    found = readers[kind](f"{value:g}" if isinstance(value, int | float) else str(value))
+    unit = "s" if kind is Span else ""
+    found = readers[kind](f"{value:g}{unit}" if isinstance(value, int | float) else str(value))
     return kind(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?)b?", re.ASCII | re.IGNORECASE)
-_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d|)", re.ASCII)
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)", re.ASCII)
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _PREFIXES = "kmgtp"
 _SPANS = ((86_400, "d"), (3_600, "h"), (60, "min"))
@@ -28,15 +28,17 @@ def parsed_size(text: str) -> int:
 
 
 def parsed_span(text: str) -> float:
-    """Return the seconds that ``text`` writes: ``90``, ``30min``, ``12 h``, ``7d``.
+    """Return the seconds that ``text`` writes: ``90s``, ``30min``, ``12 h``, ``7d``.
 
     Raises:
-        ValueError: It is no span of time.
+        ValueError: It is no span of time, or has no unit.
     """
     match = _SPAN.fullmatch(text.strip())
+    if re.fullmatch(r"\s*\d+(\.\d+)?\s*", text, re.ASCII):
+        raise ValueError(f"{text!r} has no unit: write '{text.strip()}s' for seconds")
     if match is None:
         raise ValueError(f"{text!r} is not a span of time such as '30min', '12h' or '7d'")
-    units = {"": 1, "ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
+    units = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3_600, "d": 86_400}
     return float(match.group(1)) * units[match.group(2)]
 
 

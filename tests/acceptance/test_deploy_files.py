@@ -58,7 +58,7 @@ def test_compose_waits_until_the_service_has_ended(monkeypatch: pytest.MonkeyPat
     waits = re.fullmatch(r"(\d+)s", SERVICES["cachetier"]["stop_grace_period"])
 
     assert waits is not None
-    assert int(waits[1]) >= config.load().grace_seconds + 10  # docs/operations.md
+    assert int(waits[1]) >= config.load().grace + 10  # docs/operations.md
 
 
 def test_variables_of_the_compose_file_do_not_upset_a_service_outside_it() -> None:

@@ -29,7 +29,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch, given: Mapping[str, str]) -> co
 
 def needed_seconds(settings: config.Settings) -> float:
     """Return how long a stop may take; docs/operations.md."""
-    return settings.notice_seconds + settings.grace_seconds + 10
+    return settings.notice + settings.grace + 10
 
 
 # --- Kubernetes ----------------------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_an_upgrade_flushes_nothing_and_the_kubelet_waits_for_what_is_in_flight(
 ) -> None:
     settings = settings_of(monkeypatch, CONFIG["data"] | CREDENTIALS)
 
-    assert settings.notice_seconds == 0
+    assert settings.notice == 0.0
     assert POD["terminationGracePeriodSeconds"] >= needed_seconds(settings)
     assert "lifecycle" not in CONTAINER
     assert DAEMON_SET["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%"}
@@ -202,7 +202,7 @@ def test_an_upgrade_by_systemd_flushes_nothing_and_takes_nobodys_directory_away(
     environment = dict(pair.split("=", 1) for pair in given)
     settings = settings_of(monkeypatch, environment | {"CACHETIER_REMOTE": "s3://bucket/llama"})
 
-    assert settings.notice_seconds == 0
+    assert settings.notice == 0.0
     assert int(SERVICE["TimeoutStopSec"][0]) >= needed_seconds(settings)
     assert SERVICE["KillMode"] == ["mixed"]  # the service stops its drain
     assert settings.socket_path == Path("/run", SERVICE["RuntimeDirectory"][0], "cachetier.sock")

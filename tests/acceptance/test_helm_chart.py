@@ -90,7 +90,7 @@ def test_the_service_accepts_what_the_chart_makes_of_its_values(
 
     settings = config.load()
 
-    stops = sum(pre_stop_seconds(pod)) + settings.notice_seconds + settings.grace_seconds + 10
+    stops = sum(pre_stop_seconds(pod)) + settings.notice + settings.grace + 10
     assert stops <= pod["terminationGracePeriodSeconds"] < stops + 60
 
 

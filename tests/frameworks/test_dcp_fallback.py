@@ -68,7 +68,7 @@ def test_checkpoints_saved_without_the_service_are_loaded_once_it_is_back(
             "remote": f"s3://{past.name}/p",
             "remote_endpoint": moto_s3.url,
             "remote_assume": moto_s3.verify,
-            "grace_seconds": 1,
+            "grace": "1s",
         }
         with past.client() as client:
 

@@ -115,8 +115,8 @@ def fuzzed(root: Path, remote: S3Endpoint) -> Iterator[Target]:
         "principal": '[{"name": "another"}]',  # so that the metrics want a token too
         "remote": f"s3://{remote.bucket}/{secrets.token_hex(8)}",  # no other campaign's steps
         "capacity": "4 GB",
-        "log_format": "json",
-        "grace_seconds": "5",
+        "log": "info:json",
+        "grace": "5s",
     }
     with node(cache_dir, remote=remote, settings=settings) as started:
         before = outside(root, cache_dir)

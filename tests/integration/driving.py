@@ -295,7 +295,7 @@ def a_tenant_with_a_quota(_place: Site, seen: Seen) -> None:
 
 
 def a_client_of_s3_that_signs_nothing(_place: Site, seen: Seen) -> None:
-    mount = {"name": "data", "bucket": "bucket", "prefix": "train"}
+    mount = {"name": "data", "bucket": "bucket/train"}
     with alone(s3="127.0.0.1:0", s3_mount=[mount]) as (served, _client):
         assert served.service.s3_url is not None
         door = Caller(int(served.service.s3_url.rsplit(":", 1)[1]))
@@ -305,7 +305,7 @@ def a_client_of_s3_that_signs_nothing(_place: Site, seen: Seen) -> None:
 
 
 def objects_that_wait(place: Site, seen: Seen) -> None:
-    mount = {"name": "data", "bucket": place.far_bucket, "prefix": "train", "order": "cluster"}
+    mount = {"name": "data", "bucket": f"{place.far_bucket}/train", "order": "cluster"}
     with running(place.settings(replicas={}, s3="127.0.0.1:0", s3_mount=[mount])) as node:
         objects, store = node.service.objects, place.store(place.far_bucket)
         (data,) = objects.mounts

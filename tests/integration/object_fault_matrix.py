@@ -208,11 +208,11 @@ class DoorNode:
             "socket": folder / "s",
             "http": "",
             "s3": "127.0.0.1:0",
-            "s3_mount": [{"name": "train", "bucket": bucket, "prefix": PREFIX}],
+            "s3_mount": [{"name": "train", "bucket": f"{bucket}/{PREFIX}"}],
             "remote": f"s3://{bucket}/steps",
             "remote_endpoint": stage.proxy.url,
             "capacity": "1 GB",
-            "grace_seconds": 5,
+            "grace": "5s",
         }
         self.service = Service(load(settings), bucket=remote, open_drain=open_drain)
 

@@ -63,7 +63,7 @@ class OrderedNode:
         self.proxy = S3Proxy(endpoint.url, troubles=self.looking)
         self.proxy.start()
         (port,) = free_ports(1)
-        mount = {"name": "train", "bucket": bucket, "prefix": PREFIX, "order": order}
+        mount = {"name": "train", "bucket": f"{bucket}/{PREFIX}", "order": order}
         self.bucket, self.url = bucket, f"http://127.0.0.1:{port}"
         self.node = Node(
             scratch,

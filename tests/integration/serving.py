@@ -169,7 +169,7 @@ def node_settings(
         "remote": remote,
         "remote_endpoint": endpoint.url,
         "remote_assume": endpoint.verify,
-        "grace_seconds": 5,
+        "grace": "5s",
     }
 
 
@@ -297,7 +297,7 @@ def serving(
         "http": "127.0.0.1:0",
         "remote": "s3://bucket/p",
         "capacity": "1 GB",
-        "grace_seconds": 5,
+        "grace": "5s",
         **settings,
     }
     service = Service(

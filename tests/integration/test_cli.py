@@ -306,7 +306,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "CACHETIER_HTTP": "127.0.0.1:0",
         "CACHETIER_REMOTE": "s3://bucket/p",
         "CACHETIER_REMOTE_ENDPOINT": "http://127.0.0.1:1",
-        "CACHETIER_GRACE_SECONDS": "3",
+        "CACHETIER_GRACE": "3s",
     }
     return {**os.environ, **ours}
 
@@ -363,7 +363,7 @@ def _is_zombie(pid: int) -> bool:
 def test_a_second_signal_ends_it_at_once(environment: dict[str, str], tmp_path: Path) -> None:
     import socket
 
-    process, ready = start({**environment, "CACHETIER_GRACE_SECONDS": "60"}, tmp_path / "log")
+    process, ready = start({**environment, "CACHETIER_GRACE": "60s"}, tmp_path / "log")
     port = int(ready["http"].rsplit(":", 1)[1])
     head = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}Expect: 100-continue\r\n"
     with socket.create_connection(("127.0.0.1", port)) as connection:

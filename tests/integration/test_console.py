@@ -292,7 +292,7 @@ def test_a_stream_ends_with_its_session(served: Served, owner: Browser) -> None:
 
 
 def test_a_service_that_stops_does_not_wait_for_who_watches() -> None:
-    with serving(grace_seconds=3600) as served:
+    with serving(grace="3600s") as served:
         browser = Browser(served)
         browser.sign_in(new_link(served))
         with streaming(browser, "/console/live") as stream:

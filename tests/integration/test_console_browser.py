@@ -33,7 +33,7 @@ pytestmark = [needs_chromium, pytest.mark.xdist_group("chromium")]
 
 MANY = 10_000
 SEEN_LINES = 32
-MOUNT = {"name": "objects", "bucket": "bucket", "prefix": "objects"}
+MOUNT = {"name": "objects", "bucket": "bucket/objects"}
 
 
 def put(served: Served, run: str, shards: int, ranks: int = 1) -> None:

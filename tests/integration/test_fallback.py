@@ -176,7 +176,7 @@ def test_the_service_hears_what_went_past_it_and_counts_it(
         "remote": f"s3://{past.name}/p",
         "remote_endpoint": moto_s3.url,
         "remote_assume": moto_s3.verify,
-        "grace_seconds": 1,
+        "grace": "1s",
     }
     with past.client() as client:
         with running(settings):

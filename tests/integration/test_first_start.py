@@ -396,9 +396,7 @@ def test_a_wrong_bucket_is_one_line_of_the_log(store: Store, tmp_path: Path) -> 
 
 
 def test_a_wrong_setting_is_one_line_of_the_log_in_the_form_that_was_chosen(tmp_path: Path) -> None:
-    ended = serve(
-        tmp_path, "http://127.0.0.1:1", CACHETIER_LOG_FORMAT="console", CACHETIER_HTTP="x"
-    )
+    ended = serve(tmp_path, "http://127.0.0.1:1", CACHETIER_LOG="info:console", CACHETIER_HTTP="x")
 
     (line,) = ended.stderr.splitlines()
     assert ended.returncode == 2

@@ -85,9 +85,9 @@ def site(tmp_path: Path, seaweed_s3: S3Endpoint, monkeypatch: pytest.MonkeyPatch
     prefix = f"{tmp_path.name}-objects"
     plain = node_settings(tmp_path, seaweed_s3, remote, monkeypatch)
     config = tmp_path / "cachetier.toml"
-    table = f'[[s3_mount]]\nname = "m"\nbucket = "{seaweed_s3.bucket}"\nprefix = "{prefix}"'
+    table = f'[[s3_mount]]\nname = "m"\nbucket = "{seaweed_s3.bucket}/{prefix}"'
     config.write_text(as_file(plain) + table + "\n")
-    mount = {"name": "m", "bucket": seaweed_s3.bucket, "prefix": prefix}
+    mount = {"name": "m", "bucket": f"{seaweed_s3.bucket}/{prefix}"}
     settings = {**plain, "s3": "127.0.0.1:0", "s3_mount": [mount]}
     return Site(settings, seaweed_s3.bucket, prefix, seaweed_s3.store(), config)
 

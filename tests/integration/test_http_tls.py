@@ -40,7 +40,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 def settings_for(issued: Issued, **more: Any) -> dict[str, Any]:
-    return {"tls_certificate": issued.certificate, "tls_key": issued.key, **more}
+    return {"tls": [issued.certificate, issued.key], **more}
 
 
 def trusting(authority: Authority, issued: Issued | None = None) -> ssl.SSLContext:
@@ -279,7 +279,7 @@ def test_beyond_loopback_clear_text_must_be_asked_for(
 ) -> None:
     issued = authority.issue("node")
     tls = Tls(TlsFiles(issued.certificate, issued.key), lambda _problem: None)
-    with pytest.raises(ConfigError, match="http_clear_text"):
+    with pytest.raises(ConfigError, match="`http` to 'http://"):
         HttpDoor((host, 0), shared.service.operations)
     HttpDoor((host, 0), shared.service.operations, clear_text=True)
     HttpDoor((host, 0), shared.service.operations, tls=tls)
@@ -294,8 +294,9 @@ def shared() -> Iterator[Served]:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"http": "0.0.0.0:1"}, "http_clear_text"),
-        ({"tls_key": "/k"}, "both of"),
+        ({"http": "0.0.0.0:1"}, "'http://0.0.0.0:1'"),
+        ({"tls": "/k"}, "the certificate and its key"),
+        ({"tls": "/c,/k", "http": "http://0.0.0.0:1"}, "for HTTPS"),
         ({"tls_client_ca": "/ca"}, "as well"),
     ],
 )

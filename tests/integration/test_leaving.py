@@ -50,7 +50,7 @@ def leaving(served: Served) -> Iterator[None]:
 
 
 def test_a_node_that_is_left_takes_no_shards_but_finishes_what_is_begun() -> None:
-    with serving(notice_seconds=60) as served:
+    with serving(notice="60s") as served:
         assert served.put("x", b"x").status == 201
         with leaving(served):
             refused = served.put("y", b"y")
@@ -151,7 +151,7 @@ def test_without_a_notice_time_nothing_is_flushed() -> None:
 
 
 def test_the_newest_local_only_step_is_sent_when_the_node_is_left() -> None:
-    with serving(notice_seconds=60, durable_every=100) as served:
+    with serving(notice="60s", durable_every=100) as served:
         for step in (1, 2):
             path = f"/v1/runs/r/steps/{step}"
             assert served.call("PUT", f"{path}/shards/x", b"x").status == 201
@@ -181,7 +181,7 @@ def started(
         "socket": str(tmp_path / "s"),
         "http": "",
         "remote_endpoint": endpoint_url,
-        "grace_seconds": "3",
+        "grace": "3s",
         **settings,
     }
     with (tmp_path / "log").open("ab") as log:
@@ -213,7 +213,7 @@ def test_sigterm_flushes_within_the_notice_time(
         endpoint.url,
         remote=f"s3://{endpoint.bucket}/{prefix}",
         remote_assume=endpoint.verify,
-        notice_seconds="50",
+        notice="50s",
     )
     with Client(f"unix://{ready['socket']}") as client:
         client.put_shard(b"unsealed", run="run", step=1, name="x", rank=0, world_size=1)
@@ -235,8 +235,8 @@ def test_what_cannot_be_flushed_is_named_and_a_second_sigterm_ends_it_at_once(
     tmp_path: Path,
 ) -> None:
     nowhere = "http://127.0.0.1:1"
-    for notice, signals, code in (("1", 1, 0), ("600", 2, 128 + signal.SIGTERM)):
-        process, ready = started(tmp_path, nowhere, remote="s3://bucket/p", notice_seconds=notice)
+    for notice, signals, code in (("1s", 1, 0), ("600s", 2, 128 + signal.SIGTERM)):
+        process, ready = started(tmp_path, nowhere, remote="s3://bucket/p", notice=notice)
         with Client(f"unix://{ready['socket']}", fallback="fail") as client:
             client.put_shard(b"x", run="run", step=1, name="x", rank=0, world_size=1)
             process.terminate()

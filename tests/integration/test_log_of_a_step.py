@@ -52,7 +52,7 @@ def node(
             "remote_assume": endpoint.verify,
             "http": "127.0.0.1:0",
             "token": TOKEN,
-            "log_level": "debug",
+            "log": "debug",
         }
         process, ready = started(tmp_path, endpoint_url, **{**ours, **settings})
         running.append(process)

@@ -73,7 +73,7 @@ class Tiers:
             "remote_endpoint": self.far_proxy.url,
             "remote_assume": self.far.verify,
             "replicas": json.dumps(replicas),
-            "grace_seconds": "5",
+            "grace": "5s",
         }
 
     def key(self, step: int, name: str) -> str:

@@ -146,7 +146,7 @@ def test_a_new_node_restores_from_the_replica_while_the_durable_remote_is_cut_of
 
 
 def test_what_only_the_replica_got_before_the_node_was_lost_can_be_restored(place: Site) -> None:
-    with running(place.settings(grace_seconds=0)) as node:
+    with running(place.settings(grace="0s")) as node:
         place.far.stop()
         node.save(1, bodies())
         node.client.wait(RUN, 1, "replicated", SECONDS)
@@ -261,7 +261,7 @@ def test_killing_the_replicas_drain_holds_up_nothing(place: Site) -> None:
 
 
 def test_a_newer_save_of_a_step_known_from_the_replica_alone_replaces_it(place: Site) -> None:
-    with running(place.settings(grace_seconds=0)) as node:
+    with running(place.settings(grace="0s")) as node:
         place.far.stop()
         node.save(1, bodies())
         node.client.wait(RUN, 1, "replicated", SECONDS)

@@ -23,7 +23,7 @@ from tests.fakes.bodies import noise
 from tests.integration.s3door import Key, S3Caller
 from tests.integration.serving import Served, serving
 
-MOUNT = {"name": "data", "bucket": "bucket", "prefix": "train"}
+MOUNT = {"name": "data", "bucket": "bucket/train"}
 WHERE = {"Bucket": "bucket", "Key": "train/a"}
 LARGE = 9 << 20
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from cachetier.cli.app import app
 from tests.integration.serving import Served, serving
 
-MOUNTS = [{"name": "t-data", "bucket": "data"}, {"name": "logs", "bucket": "logs", "prefix": "a"}]
+MOUNTS = [{"name": "t-data", "bucket": "data"}, {"name": "logs", "bucket": "logs/a"}]
 TEAM = {"name": "team", "runs": ["t-*"]}
 
 

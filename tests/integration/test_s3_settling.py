@@ -22,8 +22,8 @@ from cachetier.objects.base import PutObject
 from tests.integration.serving import Served, serving
 
 MOUNTS = [
-    {"name": "data", "bucket": "bucket", "prefix": "data"},
-    {"name": "marks", "bucket": "bucket", "prefix": "marks", "order": "cluster"},
+    {"name": "data", "bucket": "bucket/data"},
+    {"name": "marks", "bucket": "bucket/marks", "order": "cluster"},
 ]
 FOREIGN = b"of somebody else"
 

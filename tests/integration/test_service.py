@@ -170,7 +170,7 @@ def test_an_upload_in_flight_ends_well_while_the_service_stops(served: Served) -
 
 
 def test_the_drain_ends_while_the_doors_do_and_has_no_time_of_its_own_after_them() -> None:
-    with serving(grace_seconds=1) as served, served.call.raw() as connection:
+    with serving(grace="1s") as served, served.call.raw() as connection:
         head = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}Content-Length: {LARGE}\r\n\r\n"
         connection.sendall(head.encode() + b"the rest never comes")
         while served.service.store.space.used_bytes < LARGE:
@@ -183,7 +183,7 @@ def test_the_drain_ends_while_the_doors_do_and_has_no_time_of_its_own_after_them
 def test_an_upload_that_the_grace_time_cuts_off_is_answered_and_leaves_no_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with serving(grace_seconds=1) as served, served.call.raw() as connection:
+    with serving(grace="1s") as served, served.call.raw() as connection:
         head = f"PUT {shard_path('x')} HTTP/1.1\r\n{OWNER}Content-Length: {LARGE}\r\n\r\n"
         connection.sendall(head.encode() + b"the rest never comes")
         while served.service.store.space.used_bytes < LARGE:

@@ -65,7 +65,7 @@ class Site:
             "remote": f"s3://{self.far_bucket}/p",
             "remote_endpoint": self.far.url,
             "remote_assume": self.endpoint.verify,
-            "grace_seconds": 5,
+            "grace": "5s",
             "replicas": {"near": replica},
             **others,
         }

@@ -77,8 +77,8 @@ class Node:
             "http": "",
             "remote": f"s3://{self.endpoint.bucket}/{PREFIX}",
             "remote_endpoint": self.endpoint.url,
-            "log_format": "json",
-            "grace_seconds": "5",
+            "log": "info:json",
+            "grace": "5s",
             **self.settings,
         }
         self._environment = {

@@ -62,4 +62,4 @@ def test_the_settings_of_the_page_are_taken(
     (block,) = re.findall(r"```toml\n(.+?)```", TEXT, re.DOTALL)
     (tmp_path / "c.toml").write_text(block)
     settings = load(config=tmp_path / "c.toml")
-    assert settings.notice_seconds > 1e12 / DRAIN_RATE
+    assert settings.notice > 1e12 / DRAIN_RATE

@@ -16,13 +16,13 @@ def test_what_is_no_size_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("0", 0), ("90", 90), ("1.5 s", 1.5), ("30min", 1800), ("30m", 1800), ("12 h", 43_200)],
+    [("0s", 0), ("90s", 90), ("1.5 s", 1.5), ("30min", 1800), ("30m", 1800), ("12 h", 43_200)],
 )
 def test_a_span_is_read(text: str, seconds: float) -> None:
     assert parsed_span(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-1h", "1 w", "h", "1e3", "\u0661h"])
+@pytest.mark.parametrize("text", ["", "90", "0", "soon", "-1h", "1 w", "h", "1e3", "\u0661h"])
 def test_what_is_no_span_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parsed_span(text)

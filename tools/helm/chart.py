@@ -22,8 +22,8 @@ _SPEC = "\nspec:\n"  # what stands before the rules, of the manifest's last obje
 # Settings that a value, or the chart's own arrangement, says already.
 TAKEN = frozenset(
     {"cache_dir", "capacity", "socket", "allowed_uids", "principal", "remote"}
-    | {"http", "http_clear_text", "tls_certificate", "tls_key", "health"}
-    | {"notice_seconds", "grace_seconds"}
+    | {"http", "tls", "health"}
+    | {"notice", "grace"}
 )
 
 

@@ -135,7 +135,7 @@ def door(behind: S3Endpoint, bucket: str, directory: Path) -> Iterator[dict[str,
             **node_settings(directory, behind, f"s3://{bucket}/steps", patch),
             "socket": Path(short) / "s",
             "s3": "127.0.0.1:0",
-            "s3_mount": [{"name": "train", "bucket": bucket, "prefix": PREFIX}],
+            "s3_mount": [{"name": "train", "bucket": f"{bucket}/{PREFIX}"}],
         }
         with running(settings) as service:
             yield printed_environment(f"unix://{service.socket}")

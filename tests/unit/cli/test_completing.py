@@ -100,7 +100,7 @@ WHEN_FULL = [f"when_full={word}" for word in ("wait", "write_through", "reject")
         (["put", "--element-size", ""], ["2", "4", "8"]),
         (["serve", "--set", "compression=zstd:19"], ["compression=zstd:19"]),
         (["doctor", "--only", "cred"], ["credentials"]),
-        (["dev", "--log-level", ""], ["debug", "info", "warning", "error"]),
+        (["dev", "--log", "d"], ["debug", "debug:json", "debug:console"]),
         (["config", "--set", "when_full="], ["when_full=", *WHEN_FULL]),
         (["config", "--check", "--set=pack=of"], ["--set=pack=off"]),
         (["serve", "--cache-dir", ""], [":files"]),

@@ -140,10 +140,10 @@ def test_check_names_every_problem_with_its_place_and_the_nearest_right_name(
 ) -> None:
     file = tmp_path / "a.toml"
     file.write_text('capcity = "1 TB"\nwhen_full = "wiat"\ndrain_workers = 0\n[replica.x]\n')
-    code, out, err = ended("--check", "--config", str(file), CACHETIER_LOG_LEVLE="debug")
+    code, out, err = ended("--check", "--config", str(file), CACHETIER_LGO="debug")
     assert (code, out) == (2, "")
     for words in (
-        "environment variable CACHETIER_LOG_LEVLE: did you mean CACHETIER_LOG_LEVEL?\n",
+        "environment variable CACHETIER_LGO: did you mean CACHETIER_LOG?\n",
         f"`capcity` in {file}, line 1: did you mean capacity?\n",
         f"`when_full` from {file}, line 2: 'wiat' is not 'wait', ",
         "'write_through' or 'reject': did you mean wait?\n",
@@ -192,8 +192,8 @@ def test_check_is_json_too() -> None:
 def test_a_door_open_to_all_in_clear_text_is_found_before_the_start() -> None:
     code, _, err = ended("--check", *LEAST, "--http", "0.0.0.0:7070")
     assert code == 2
-    assert "`http_clear_text`" in err
-    assert ended("--check", *LEAST, "--http", "0.0.0.0:7070", "--set", "http_clear_text=on")[0] == 0
+    assert "`http` to 'http://0.0.0.0:7070'" in err
+    assert ended("--check", *LEAST, "--http", "http://0.0.0.0:7070")[0] == 0
 
 
 def test_the_schema_takes_what_the_service_takes_and_nothing_misspelt() -> None:

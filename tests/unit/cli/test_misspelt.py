@@ -130,7 +130,7 @@ def test_an_option_before_the_verb_is_put_in_its_place() -> None:
         (["get", *STEP, "--name", "x", "--range", "-", "out"], "--range '-' is no range"),
         (["get", *STEP, "--name", "a/x", "/tmp/"], "/tmp/ is a directory"),
         (["get", *STEP, "--name", "x", "/nowhere/x"], "There is no directory /nowhere"),
-        (["dev", "--log-level", "inof"], "`log_level` from --log-level: 'inof' is not"),
+        (["dev", "--log", "inof"], "`log` from --log: 'inof' is not"),
         (["dev", "--s3-port", "99999"], "--s3-port: '99999' is more than 65535"),
         (["ls", "--url", "/run/s"], "'/run/s' is no address of a service: did you mean 'unix:///"),
         (["ls", "--url", "tcp://h:1"], "did you mean 'http://h:1'?"),

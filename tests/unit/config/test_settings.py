@@ -50,14 +50,14 @@ def test_a_flag_wins_over_the_environment_over_the_file_over_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "a.toml"
-    file.write_text('capacity = "1 GB"\ngrace_seconds = 1\ndrain_workers = 1\n')
+    file.write_text('capacity = "1 GB"\ngrace = "1s"\ndrain_workers = 1\n')
     monkeypatch.setenv("CACHETIER_CAPACITY", "2 GB")
-    monkeypatch.setenv("CACHETIER_GRACE_SECONDS", "2")
-    settings = load({**LEAST, "capacity": "3 GB", "log_level": None}, config=file)
+    monkeypatch.setenv("CACHETIER_GRACE", "2s")
+    settings = load({**LEAST, "capacity": "3 GB", "log": None}, config=file)
     assert settings.capacity == "3 GB"
-    assert settings.grace_seconds == 2.0
+    assert settings.grace == 2.0
     assert settings.drain_workers == 1
-    assert settings.log_level == "info"
+    assert settings.log == "info"
 
 
 def test_the_file_is_found_by_flag_then_variable_then_here(
@@ -106,7 +106,7 @@ def test_weights_that_are_none_are_refused_with_an_example(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("durable_every", 0), ("keep_local", -1), ("notice_seconds", -1), ("supersede", "perhaps")],
+    [("durable_every", 0), ("keep_local", -1), ("notice", "-1s"), ("supersede", "perhaps")],
 )
 def test_policies_have_bounds(name: str, value: object) -> None:
     assert f"`{name}` from" in failure(**{name: value}).message
@@ -235,8 +235,10 @@ BAD_VALUES = [
     ("drain_cores", "many"),
     ("drain_cores", "2 of"),
     ("drain_cores", "of 99999"),
-    ("grace_seconds", "-1"),
-    ("log_level", "loud"),
+    ("grace", "30"),
+    ("log", "loud"),
+    ("log", "info:"),
+    ("log", ":json"),
 ]
 
 
@@ -329,14 +331,15 @@ def test_a_capacity_is_a_size_or_a_share(text: str, size_bytes: int) -> None:
     ],
 )
 def test_http_is_an_address_or_off(text: str, address: tuple[str, int] | None) -> None:
-    given = {"http": text, "http_clear_text": "on"}
-    assert load({**LEAST, **given}).http_address == address
+    given = text and f"http://{text}"
+    assert load({**LEAST, "http": given}).http_address == address
 
 
 @pytest.mark.parametrize("text", ["0.0.0.0:7070", "[::]:7070", "node-7:1"])
 def test_a_door_open_to_other_machines_wants_tls_or_a_word_that_it_does_not(text: str) -> None:
-    assert "`http_clear_text`" in failure(http=text).message
-    assert load({**LEAST, "http": text, "http_clear_text": True}).http == text
+    assert "`http` to 'http://" in failure(http=text).message
+    assert load({**LEAST, "http": f"http://{text}"}).http_address
+    assert load({**LEAST, "http": text, "tls": "/c,/k"}).http_address
 
 
 def test_a_socket_for_others_is_open_to_all_whom_the_kernel_names() -> None:

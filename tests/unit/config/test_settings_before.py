@@ -12,7 +12,10 @@ from cachetier.config.sources import RENAMED
 from cachetier.errors import ConfigError
 
 FILES = sorted((Path(__file__).parent / "before").glob("*.toml"))
-REPLICA = {"remote": "url", "verify": "assume", "conditional_writes": "assume"}
+WITHIN = {
+    "replicas": {"remote": "url", "verify": "assume", "conditional_writes": "assume"},
+    "s3_mount": {"prefix": "bucket = 'bucket/prefix'", "release_seconds": "release = '1h'"},
+}
 
 
 @pytest.fixture(params=FILES, ids=lambda file: file.stem)
@@ -29,8 +32,17 @@ def test_each_key_that_is_gone_names_its_successor_and_its_line(file: Path) -> N
     for key in keys.keys() - SETTINGS.keys():
         (line,) = (each for each in said if each.startswith(f"setting `{key}` in {file}, line "))
         assert RENAMED[key] in line
-    for key in keys.get("replicas", {}).get("near", {}).keys() & REPLICA.keys():
-        assert any(f"`{key}`" in each for each in said)
+    replicas = keys.get("replicas", {}).values()
+    for name, tables in (("replicas", replicas), ("s3_mount", keys.get("s3_mount", ()))):
+        for key in {key for table in tables for key in table} & WITHIN[name].keys():
+            successor = WITHIN[name][key]
+            assert any(f"unknown key `{key}`: did you mean {successor}?" in each for each in said)
+
+
+def test_a_span_of_before_says_its_unit(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("exposure_objective = 1800\n")
+    (problem, *_) = sourced(config=tmp_path / "a.toml").problems[::-1]
+    assert "'1800' has no unit: write '1800s' for seconds" in problem.message
 
 
 def test_a_file_of_before_is_refused_as_a_whole_so_that_access_never_widens(file: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cachetier.cli.config import written
 from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, load, sourced
+from cachetier.config.types import span
 from cachetier.errors import ConfigError
 
 LEAST = {"cache_dir": "/data/cache", "remote": "s3://bucket/prefix"}
@@ -113,6 +114,13 @@ def test_what_is_wrong_is_told_with_what_would_do(name: str, value: object, says
     assert says in problem(**{name: value})
 
 
+@pytest.mark.parametrize("text", ["0s", "1.5s", "250ms", "90s", "5400s", "2h", "36h", "3d"])
+def test_a_span_of_time_is_written_as_it_can_be_read_again(text: str) -> None:
+    kind = span()
+    assert kind.read(str(kind.read(text))) == kind.read(text)
+    assert kind.written(kind.read(text)) == {"5400s": "90min", "250ms": "0.25s"}.get(text, text)
+
+
 def test_a_long_text_given_by_mistake_is_not_repeated_whole() -> None:
     message = problem(replicas="a secret file\n" * 1000)
     assert len(message) < 500
@@ -137,7 +145,7 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -
 
 def test_the_line_of_what_is_wrong_in_a_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "cachetier.toml").write_text(
-        'log_level = "info"\n[replicas.near]\nurl = "s3://near"\nendpoint = "http://near"\n\n'
+        'log = "info"\n[replicas.near]\nurl = "s3://near"\nendpoint = "http://near"\n\n'
         '[replicas.far]\nurl = "s3://far"\nendpoint = "far:1"\nrequired = "perhaps"\n\n'
         '[run_weights]\n"a" = 1\n"a.b-*" = 0\n'
     )

@@ -42,17 +42,16 @@ CACHETIER_SOCKET: {{ include "cachetier.socket" . }}
 CACHETIER_ALLOWED_UIDS: {{ join "," . | quote }}
 {{- end }}
 CACHETIER_CAPACITY: {{ .Values.capacity | quote }}
-CACHETIER_HTTP: 0.0.0.0:7070
 {{- if .Values.tls.secretName }}
-CACHETIER_TLS_CERTIFICATE: /etc/cachetier/tls/tls.crt
-CACHETIER_TLS_KEY: /etc/cachetier/tls/tls.key
+CACHETIER_HTTP: 0.0.0.0:7070
+CACHETIER_TLS: /etc/cachetier/tls/tls.crt,/etc/cachetier/tls/tls.key
 {{- else }}
-CACHETIER_HTTP_CLEAR_TEXT: "on"
+CACHETIER_HTTP: http://0.0.0.0:7070
 {{- end }}
 CACHETIER_HEALTH: 0.0.0.0:7071
 CACHETIER_REMOTE: {{ .Values.remote | quote }}
-CACHETIER_NOTICE_SECONDS: {{ .Values.leave.noticeSeconds | quote }}
-CACHETIER_GRACE_SECONDS: {{ .Values.leave.graceSeconds | quote }}
+CACHETIER_NOTICE: "{{ .Values.leave.noticeSeconds }}s"
+CACHETIER_GRACE: "{{ .Values.leave.graceSeconds }}s"
 {{- with .Values.tenants }}
 CACHETIER_PRINCIPAL: {{ toJson . | quote }}
 {{- end }}
