@@ -1,6 +1,6 @@
 """The rule of whether a shard that was brought back from a remote stays here, as a clean copy.
 
-Source: docs/design/0025-many-slow-connections.md, "What stays".
+Source: docs/configuration.md, "What a restore leaves here".
 """
 
 from __future__ import annotations

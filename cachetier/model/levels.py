@@ -1,6 +1,6 @@
 """The levels of safety, weakest first. An acknowledgement at a level is never wrong.
 
-Source: docs/architecture.md, "The promise".
+Source: docs/guarantees.md, "Levels".
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class ShardView:
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """A step as every door shows it; see docs/protocol.md, "Step object".
+    """A step as every door shows it; see docs/protocol.md, "Operations".
 
     ``checked_at``: when the bucket was last asked about a published step, if it ever was.
     """

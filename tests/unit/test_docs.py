@@ -79,8 +79,8 @@ def test_every_page_of_the_docs_can_be_reached_from_the_readme() -> None:
         ("client/cachetier_client", "module of `cachetier_client`"),
     ],
 )
-def test_the_map_of_the_architecture_names_each_module_once(tree: str, header: str) -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+def test_the_map_of_the_modules_names_each_once(tree: str, header: str) -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = page.partition(f"\n| {header} |")[2].partition("\n\n")[0]
     named = [
         name.rstrip("/")
@@ -174,19 +174,20 @@ def test_a_question_is_answered_two_clicks_from_the_readme(question: str) -> Non
     assert answer in found
 
 
-def test_every_page_that_the_code_names_is_there() -> None:
-    kinds = ("*.py", "*.toml", "*.yml", "*.yaml", "*.tpl", "*.sh", "*.service", "Makefile")
+def test_every_page_and_section_that_the_code_names_is_there() -> None:
+    kinds = ("*.py", "*.toml", "*.yml", "*.yaml", "*.tpl", "*.sh", "*.service")
     folders = ("cachetier", "client", "tests", "tools", "benchmarks", "examples", "deploy")
-    named = re.compile(r"(?<![\w/.])docs/[a-z0-9/-]+\.md")
+    named = re.compile(r"(?<![\w/.])(docs/[a-z0-9/-]+\.md)(?:,\s+(?:# )?\"([^\"]+)\")?")
     own = {Path(__file__), ROOT / "tests" / "unit" / "tools" / "test_site.py"}
     missing = [
-        f"{file.relative_to(ROOT)}: {name}"
+        f"{file.relative_to(ROOT)}: {name} {section}"
         for folder in folders
         for kind in kinds
         for file in (ROOT / folder).rglob(kind)
         if file not in own
-        for name in named.findall(file.read_text(encoding="utf-8"))
+        for name, section in named.findall(file.read_text(encoding="utf-8"))
         if not (ROOT / name).exists()
+        or (section and anchor_of(section) not in anchors(ROOT / name))
     ]
     assert missing == []
 
