@@ -17,7 +17,7 @@ from cachetier.cli.output import table
 from cachetier.status import view
 from cachetier.status.rates import Node, Rates
 from cachetier.status.view import TableCell
-from cachetier.status.words import pace_limits, remote_state
+from cachetier.status.words import is_replica, pace_limits, remote_state
 
 BAR_CELLS = 34
 PENDING_ROWS = 10
@@ -105,8 +105,7 @@ def _facts(status: dict[str, Any]) -> Table:
     if (uid := status.get("shared_uid")) is not None:
         grid.add_row("ranks", f"run as user {uid}, as the service does: see docs/security.md")
     for remote in status["remotes"]:
-        role = str(remote.get("role", "durable"))
-        grid.add_row("remote" if role == "durable" else "replica", _remote(remote))
+        grid.add_row("replica" if is_replica(remote) else "remote", _remote(remote))
     grid.add_row("drain", _drain(status["drain"]))
     for run, _, why in view.codecs(status)[0].rows[:1]:
         grid.add_row("auto", f"{cut(run.text, RUN_CELLS)}: {why.text}")
@@ -165,18 +164,15 @@ def _bytes(status: dict[str, Any]) -> Text:
 
 
 def _remote(remote: dict[str, Any]) -> Text:
-    is_replica = remote.get("role") == "replica"
-    name = f"{remote['name']}  " if is_replica else ""
+    name = f"{remote['name']}  " if is_replica(remote) else ""
     state = remote_state(remote), STYLES.get(view.tone_of(str(remote["state"])), "dim")
     text = Text.assemble(f"{name}{remote['url']}  ", state)
     if remote["endpoint"]:
         text.append(f"  at {remote['endpoint']}", "dim")
-    if is_replica:
+    if is_replica(remote):
         text.append(f"\n{_lag(remote)}; {_drain(remote.get('drain') or {})}")
     if limits := pace_limits(remote):
         text.append(f"\n{', '.join(limits)}", "yellow")
-    if remote["reason"]:
-        text.append(f"\n{remote['reason']}", "red")
     return text
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from cachetier_client import CachetierClientError, NotFoundError
+from cachetier_client import CachetierClientError, ForbiddenError, NotFoundError
 
 from cachetier.cli import options
 from cachetier.cli.addresses import paths_below
@@ -157,7 +157,8 @@ def _ask(node: Node, client: Any) -> None:
     try:
         node.answered(client.status(timeout_seconds=ANSWER_SECONDS))
     except CachetierClientError as error:
-        node.failed(error.message, time.monotonic())
+        refused = isinstance(error, ForbiddenError)
+        node.failed(error.message, time.monotonic(), refused=refused)
 
 
 def _print(nodes: Sequence[Node], interval: float, as_json: bool) -> None:

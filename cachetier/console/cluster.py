@@ -14,7 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,11 +23,12 @@ from cachetier_client.units import shown_size
 from prometheus_client.parser import text_string_to_metric_families
 
 from cachetier.status.rates import Node
-from cachetier.status.view import fleet, fleet_summary
+from cachetier.status.view import fleet, fleet_tiles
 
 ANSWER_SECONDS = 2.0
 ANSWER_LIMIT_BYTES = 4 << 20
 AT_ONCE = 16
+ROWS_SHOWN = 100
 KEPT_SECONDS = 2.0  # for which all who watch share one round
 
 Fetch = Callable[[str, str | None], str]
@@ -93,23 +94,29 @@ class Cluster:
     def __post_init__(self) -> None:
         self.nodes = [Node(url) for url in self.urls]
 
-    def shown(self) -> dict[str, Any]:
-        """Ask all nodes at once, for a few seconds at most; return what the page shows of them."""
+    def shown(self, words: str = "") -> dict[str, Any]:
+        """Ask all nodes at once, for a few seconds at most; return what the page shows of them.
+
+        Of the nodes those are listed whose rows have all ``words``.
+        """
         with self._lock:
             if self.monotonic() - self._asked_at >= KEPT_SECONDS and self.nodes:
                 with ThreadPoolExecutor(min(AT_ONCE, len(self.nodes)), "console-cluster") as pool:
                     list(pool.map(self._ask, self.nodes))
                 self._asked_at = self.monotonic()
-            nodes = fleet(self.nodes, self.monotonic()).without("warn")
-            return {"nodes": nodes, "summary": fleet_summary(self.nodes)}
+            nodes, wanted = fleet(self.nodes, self.monotonic()).without("warn"), words.split()
+            texts = ((row, " ".join(cell.text for cell in row)) for row in nodes.rows)
+            rows = [row for row, text in texts if all(word in text for word in wanted)]
+            nodes = replace(nodes, rows=rows).first(ROWS_SHOWN)
+            return {"nodes": nodes, "tiles": fleet_tiles(self.nodes), "listed": len(self.nodes)}
 
     def _ask(self, node: Node) -> None:
         try:
             text = self.fetch(node.url, self.token)
             node.answered(status_in(text, self.monotonic()))
         except Exception as error:  # whatever it is, its row says it
-            words = str(error) or type(error).__name__
-            node.failed(words[:300], self.monotonic())
+            words, refused = str(error) or type(error).__name__, isinstance(error, PermissionError)
+            node.failed(words[:300], self.monotonic(), refused=refused)
 
 
 def metrics_of(url: str, token: str | None) -> str:
@@ -126,7 +133,7 @@ def metrics_of(url: str, token: str | None) -> str:
         connection.request("GET", "/metrics", headers=headers)
         answer = connection.getresponse()
         if answer.status in (401, 403):
-            raise ValueError("it refuses our `scrape_token`: give both nodes the same")
+            raise PermissionError("it refuses our `scrape_token`: give both nodes the same")
         if answer.status != 200:
             raise ValueError(f"it answers with status {answer.status}")
         body = bytearray()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import mimetypes
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +18,13 @@ from urllib.parse import quote
 from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from cachetier.status.view import shown_path
 from cachetier.visible import on_one_line
 
-STATIC = Path(str(resources.files("cachetier.console") / "static"))
+_FILES = Path(str(resources.files("cachetier.console")))
+STATIC, RUNBOOKS = _FILES / "static", _FILES / "runbooks"
 
 # Scripts and styles come from this service alone, and none of them from within a page.
 POLICY = (
@@ -31,6 +33,8 @@ POLICY = (
 )
 # htmx's defaults would add a style of its own, evaluate expressions, and keep pages one left.
 _HTMX = {"includeIndicatorStyles": False, "allowEval": False, "historyCacheSize": 0}
+_RUNBOOK = re.compile(r"docs/runbooks/([a-z-]+)\.md")
+_LINK_ELSEWHERE = re.compile(r"\[([^\]]+)\]\((?![\w-]+\.md)[^)]*\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,18 @@ def static_url(name: str) -> str:
     return f"/console/static/{name}?{static_files()[name].etag[1:9]}"
 
 
+@cache
+def runbooks() -> Mapping[str, Markup]:
+    """Return the runbooks by their file names; a link to anything else is its words alone."""
+    from markdown_it import MarkdownIt  # is loaded by who reads one
+
+    form = MarkdownIt("commonmark", {"html": False}).enable("table")
+    return {
+        path.name: Markup(form.render(_LINK_ELSEWHERE.sub(r"\1", path.read_text("utf-8"))))
+        for path in RUNBOOKS.glob("*.md")
+    }
+
+
 def run_url(run: str, step: int | None = None) -> str:
     base = f"/console/runs/{quote(run, safe='')}"
     return base if step is None else f"{base}/{step}"
@@ -76,6 +92,12 @@ def place_url(first: str | int, *more: int) -> str:
 def rendered(template: str, **values: Any) -> Markup:
     """Return a template with ``values``, every one of them escaped."""
     return Markup(_environment().get_template(template).render(**values))
+
+
+def _told(text: str) -> Markup:
+    """Return a sentence for people: its commands stand out, and its runbook is a link."""
+    linked = _RUNBOOK.sub(r'<a href="/console/runbooks/\1.md">runbook</a>', str(escape(text)))
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", linked))
 
 
 def _clock(at: float) -> str:
@@ -99,6 +121,7 @@ def _environment() -> Environment:
         "span": shown_span,
         "clock": _clock,
         "on_one_line": on_one_line,
+        "told": _told,
         "moment": lambda seconds: "-" if seconds is None else f"+{shown_span(seconds)}",
     }
     environment.globals |= {

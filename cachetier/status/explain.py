@@ -18,7 +18,7 @@ from cachetier_client.results import UnflushedStep
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.number_lists import shown_numbers
-from cachetier.status.words import are, unchecked
+from cachetier.status.words import are, remote_trouble, unchecked
 
 Status = Mapping[str, Any]
 
@@ -193,8 +193,7 @@ def _draining(step: StepInfo, status: Status, now: float) -> tuple[str, list[str
         return "publication", ["All of it is in S3; it is published with the next look."], ""
     found.append(f"{_left(step)} left to send; {_eta(step, status)}")
     if remote["state"] in ("unreachable", "refused"):
-        since = shown_span(now - remote["since"])
-        found.append(f"S3 is {remote['state']} since {since}: {remote['reason']}.")
+        found.append(f"{remote_trouble(remote, now)}.")
         return "remote", found, "cachetier doctor says what is wrong. Nothing is lost meanwhile."
     if remote["pace"].get("bytes_per_second") == 0:
         found.append("`max_rate` lets nothing through at this time of day.")

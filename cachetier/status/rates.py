@@ -31,6 +31,7 @@ class Node:
     def __init__(self, url: str) -> None:
         self.url = url
         self.error: str | None = None
+        self.is_refused = False
         self.away_since: float | None = None
         self._seen: deque[Status] = deque()
 
@@ -49,8 +50,9 @@ class Node:
         while len(self._seen) > 2 and newest - self._seen[1]["uptime_seconds"] >= WINDOW_SECONDS:
             self._seen.popleft()
 
-    def failed(self, error: str, now: float) -> None:
-        self.error = error
+    def failed(self, error: str, now: float, *, refused: bool = False) -> None:
+        """Note that the node did not answer; ``refused``: it is there, and lets us see nothing."""
+        self.error, self.is_refused = error, refused
         self.away_since = self.away_since or now
 
     def rates(self) -> Rates:

@@ -19,10 +19,13 @@ from cachetier.status.words import (
     OTHERS,
     danger,
     held_back,
+    is_replica,
     last_error,
     long_span,
     quiet_runs,
     remote_state,
+    remote_trouble,
+    runbook,
     worst,
     worst_state,
 )
@@ -31,6 +34,7 @@ Status = Mapping[str, Any]
 
 GOOD, NEAR, BAD = "good", "near", "bad"
 QUIET_SHOWN = 3
+NOT_ANNOUNCED = "could not be announced in the bucket"  # a warning while S3 takes no notes
 TONES = {"ready": GOOD, "ok": GOOD, "throttled": NEAR, "leaving": NEAR, "unasked": ""}
 
 
@@ -110,7 +114,8 @@ def verdict(status: Status) -> Headline:
     ]
     if stuck := status["incomplete"]["steps"]:
         oldest = shown_span(status["incomplete"]["oldest_seconds"])
-        details.append(f"{counted(stuck, 'step')} incomplete, the oldest since {oldest}")
+        what = f"{counted(stuck, 'step')} incomplete, the oldest since {oldest}"
+        details.append(f"{what}: {runbook('incomplete-checkpoint')}")
     tone = danger(seconds, objective) or (NEAR if stuck else GOOD)
     return Headline(sentence, tone, tuple(details))
 
@@ -218,9 +223,7 @@ def remotes(status: Status, rates: Rates) -> Table:
             TableCell(speed(rates.remotes.get(each["name"]))),
             TableCell(size_or_dash(each["pending_bytes"])),
             TableCell(eta(each["eta_seconds"])),
-            TableCell(str(each["reason"]), BAD)
-            if each["reason"]
-            else TableCell(why := ", ".join(held_back(each)) or "-", "" if why == "-" else NEAR),
+            TableCell(why := ", ".join(held_back(each)) or "-", "" if why == "-" else NEAR),
         )
         for each in status["remotes"]
     ]
@@ -249,13 +252,34 @@ def codecs(status: Status) -> tuple[Table, str]:
 
 
 def troubles(status: Status, now: float) -> list[str]:
-    """Say what is wrong with a node beside its exposure, the gravest first."""
-    damaged, waits = status["quarantined_shards"], status["waiting_bytes"]
-    found = [f"{counted(damaged, 'damaged shard')}: see `cachetier fsck`"] if damaged else []
-    found += [str(warning) for warning in status["warnings"]]
-    found += [f"puts wait for {shown_size(waits)} of room"] if waits else []
-    found += last_error(status["drain"], now)
-    return found + [str(conflict) for conflict in status["drain"].get("conflicts", ())]
+    """Say what is wrong with a node beside its exposure, the gravest first.
+
+    Each trouble is said once: what follows from a remote that is away is not told beside it. A
+    sentence ends with the runbook that says what to do, where there is one.
+    """
+    drain, damaged, waits = status["drain"], status["quarantined_shards"], status["waiting_bytes"]
+    away = [each for each in status["remotes"] if tone_of(str(each["state"])) == BAD]
+    found = []
+    if damaged:
+        found = [
+            f"{counted(damaged, 'damaged shard')}: `cachetier fsck`, {runbook('damaged-shard')}"
+        ]
+    found += [_away(remote, now) for remote in away]
+    has_s3 = all(map(is_replica, away))
+    found += [str(each) for each in status["warnings"] if has_s3 or NOT_ANNOUNCED not in each]
+    found += [f"puts wait for {shown_size(waits)} of room: {runbook('puts-wait')}"] if waits else []
+    found += last_error(drain, now) if has_s3 else []
+    return found + [str(conflict) for conflict in drain.get("conflicts", ())]
+
+
+def _away(remote: Status, now: float) -> str:
+    costs, page = "nothing is lost meanwhile", f"remote-{remote['state']}"
+    if is_replica(remote):
+        page, costs = "replica-away", "steps that are evicted meanwhile never get there"
+        if remote.get("required"):
+            costs = "nothing is evicted here until it is back"
+    advice = f"{costs}; `cachetier doctor` says what is wrong: {runbook(page)}"
+    return f"{remote_trouble(remote, now)}; {advice}"
 
 
 # --- several nodes --------------------------------------------------------------------------------
@@ -272,17 +296,32 @@ def fleet(nodes: Iterable[Node], now: float) -> Table:
     return Table((*titles, "used", "warn", "version", "~why"), rows)
 
 
-def fleet_summary(nodes: Sequence[Node]) -> str:
-    """Return how many nodes there are and how many ready, and the sums of what they say."""
-    well = [node for node in nodes if node.error is None and node.status is not None]
-    ready = sum(worst_state(node.status or {}) == "ready" for node in well)
-    dirty = shown_size(sum((node.status or {}).get("dirty_bytes", 0) for node in nodes))
-    rates = [node.rates() for node in well]
-    put, drained = (sum(getattr(each, of) or 0 for each in rates) for of in ("put", "drained"))
-    return (
-        f"{counted(len(nodes), 'node')}, {ready} ready, {dirty} dirty, "
-        f"{speed(put)} acknowledged, {speed(drained)} drained"
+def fleet_tiles(nodes: Sequence[Node]) -> list[Tile]:
+    """Return how many nodes there are, and the sums of what they say, or last said."""
+    known = [node.status for node in nodes if node.status is not None]
+    ready = sum(
+        node.error is None and worst_state(node.status or {}) == "ready"
+        for node in nodes
+        if node.status is not None
     )
+    dirty, used, capacity = (
+        sum(status[f"{of}_bytes"] for status in known) for of in ("dirty", "used", "capacity")
+    )
+    rates = [node.rates() for node in nodes]
+    put, drained = (sum(getattr(each, of) or 0 for each in rates) for of in ("put", "drained"))
+    return [
+        Tile("node" if len(nodes) == 1 else "nodes", str(len(nodes)), f"{ready} ready"),
+        Tile("dirty", shown_size(dirty)),
+        Tile("acknowledged", speed(put)),
+        Tile("drained", speed(drained)),
+        Tile("used", shown_size(used), f"of {shown_size(capacity)}", share=used / max(1, capacity)),
+    ]
+
+
+def fleet_summary(nodes: Sequence[Node]) -> str:
+    """Return the tiles of several nodes as a sentence."""
+    shown = ((f"{each.value} {each.label}", each.note) for each in fleet_tiles(nodes)[:-1])
+    return ", ".join(filter(None, (words for pair in shown for words in pair)))
 
 
 def _node(node: Node, now: float) -> tuple[TableCell, ...]:
@@ -320,8 +359,9 @@ def _badness(node: Node) -> tuple[bool, bool, float, str]:
 
 
 def away(node: Node, now: float) -> TableCell:
-    """Return for how long a node has not answered."""
-    return TableCell(f"away {shown_span(now - (node.away_since or now))}", BAD)
+    """Return for how long a node has not answered, or has refused us."""
+    what = "refuses us" if node.is_refused else "away"
+    return TableCell(f"{what} {shown_span(now - (node.away_since or now))}", BAD)
 
 
 def shown_path(run: str) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from cachetier_client.units import counted, shown_size, shown_span
 
-from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.errors import SaveSupersededError, StepPublishedError
 from cachetier.local.catalog import copies, figures, notes, saves
 from cachetier.local.catalog.connection import SPARE_FILES
@@ -22,7 +21,6 @@ from cachetier.remote.settings import RemoteSettings
 from cachetier.status.snapshot import NodeSnapshot, RemoteProgress
 
 NOTICED_SECONDS = 7 * 86_400.0
-LONG_AWAY_SECONDS = 300.0
 SKIPPED_STEPS = 3  # so many in a row are no accident
 PINNED_SHARE = 0.5
 NAMED_STEPS = 3
@@ -51,7 +49,7 @@ def warnings_of(store: Store, machine: Machine, node: NodeSnapshot, now: float) 
     for remote, progress in zip(machine.remotes, node.remotes, strict=True):
         found += _of_remote(remote)
         if remote.role != "durable":
-            found += _of_replica(remote, node.service.drains[remote.name].remote, progress, now)
+            found += _of_replica(remote, progress)
     found += (
         _of_disk(machine) + _of_inodes(machine) + _of_room(store) + _of_losses(store, machine, now)
     )
@@ -76,26 +74,12 @@ def _of_claims(store: Store, now: float) -> list[str]:
     ]
 
 
-def _of_replica(
-    remote: RemoteSettings, seen: RemoteSnapshot, progress: RemoteProgress, now: float
-) -> list[str]:
-    found = []
-    away_seconds = now - seen.since
-    if seen.state in ("unreachable", "refused") and away_seconds > LONG_AWAY_SECONDS:
-        costs = (
-            "nothing is evicted here until it is back"
-            if remote.required
-            else "steps that are evicted meanwhile never get there"
-        )
-        since = shown_span(away_seconds)
-        found.append(f"replica {remote.name} is {seen.state} since {since}: {costs}")
-    if progress.pending.given_up:
-        steps = counted(progress.pending.given_up, "step")
-        found.append(
-            f"replica {remote.name} never gets {steps}: bytes left this node before they were "
-            "there; `required = true` would keep them"
-        )
-    return found
+def _of_replica(remote: RemoteSettings, progress: RemoteProgress) -> list[str]:
+    if not progress.pending.given_up:
+        return []
+    steps = counted(progress.pending.given_up, "step")
+    what = f"replica {remote.name} never gets {steps}: bytes left this node before they were there"
+    return [f"{what}; `required = true` would keep them"]
 
 
 def _of_disk(machine: Machine) -> list[str]:

@@ -67,6 +67,23 @@ def remote_state(remote: Status) -> str:
     return f"not asked for {shown_span(seconds)}"
 
 
+def runbook(name: str) -> str:
+    """Return where the runbook of a trouble is; the console makes a link of it."""
+    return f"docs/runbooks/{name}.md"
+
+
+def is_replica(remote: Status) -> bool:
+    return bool(remote.get("role") == "replica")
+
+
+def remote_trouble(remote: Status, now: float) -> str:
+    """Say since when a remote takes nothing, and why."""
+    name = f"replica {remote['name']}" if is_replica(remote) else "S3"
+    since = shown_span(max(0.0, now - remote.get("since", now)))
+    what = "refuses this node" if remote["state"] == "refused" else f"is {remote['state']}"
+    return f"{name} {what} since {since}: {remote['reason']}"
+
+
 def pace_limits(remote: Status) -> list[str]:
     """Say what limits the drain to a remote, if anything does."""
     pace, limits = remote.get("pace") or {}, []
@@ -91,7 +108,8 @@ def last_error(drain: Status, now: float) -> list[str]:
     if not last:
         return []
     age = shown_span(max(0.0, now - last["at"]))
-    return [f"the drain's last error, {age} ago: {last['message']} ({last['code']})"]
+    what = f"the drain's last error, {age} ago: {last['message']} ({last['code']})"
+    return [f"{what}: {runbook('drain-stalled')}"]
 
 
 def are(number: int, noun: str) -> str:

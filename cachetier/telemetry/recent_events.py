@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from cachetier.telemetry import log_format
 from cachetier.telemetry.log_format import ConsoleLines, parts_of
+from cachetier.telemetry.rate_limit import Repeats
 
 KEPT = 500
 
@@ -28,31 +29,33 @@ class RecentEvent:
 
 
 class RecentEvents(logging.Handler):
-    """Keeps the last ``KEPT`` events from level info on. Thread-safe."""
+    """Keeps the last ``KEPT`` events from level info on; repeats are counted. Thread-safe."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self._form = ConsoleLines(())
         self._guard = threading.Lock()
+        self._repeats = Repeats()
         self._events: deque[RecentEvent] = deque(maxlen=KEPT)
         self._number = 0
 
     def emit(self, record: logging.LogRecord) -> None:
+        with self._guard:
+            self._events += map(self._event, self._repeats.written(record))
+
+    def _event(self, record: logging.LogRecord) -> RecentEvent:
         event, message, fields = parts_of(record)
         run, step = fields.get("run"), fields.get("step")
-        with self._guard:
-            self._number += 1
-            self._events.append(
-                RecentEvent(
-                    self._number,
-                    record.created,
-                    record.levelname.lower(),
-                    event.name,
-                    self._form.blotted(message)[:1000],
-                    None if run is None else str(run),
-                    step if isinstance(step, int) else None,
-                )
-            )
+        self._number += 1
+        return RecentEvent(
+            self._number,
+            record.created,
+            record.levelname.lower(),
+            event.name,
+            self._form.blotted(message)[:1000],
+            None if run is None else str(run),
+            step if isinstance(step, int) else None,
+        )
 
     def newest_first(self) -> list[RecentEvent]:
         with self._guard:

@@ -9,20 +9,28 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cachetier_client import Client
 
-from cachetier.console.rendering import static_files, static_url
+from cachetier.console.rendering import runbooks, static_files, static_url
+from cachetier.console.steps import step_table
 from cachetier.doors.http.console.actions import ACTIONS
 from cachetier.doors.http.console.routes import OBJECTS_SHOWN
+from cachetier.doors.http.console.sections import PAGE_EVENTS
+from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.errors import RemoteError
+from cachetier.model.names import DURABLE
+from cachetier.steps.views import StepView
+from cachetier.telemetry.recent_events import RecentEvent
 from tests.integration.serving import Answer, Served, serving
 from tests.integration.test_browsers import Browser, csrf_in, new_link
 from tests.integration.test_s3_door import served_at
 
+ROOT = Path(__file__).parents[2]
 HX = {"HX-Request": "true"}
 TENANTS = [{"name": "a", "role": "admin", "runs": ["a-*"]}, {"name": "b", "role": "write"}]
 
@@ -58,6 +66,11 @@ def signed_in_as(principal: str, served: Served) -> Browser:
 
 def act(browser: Browser, name: str, **fields: str) -> Answer:
     return browser.post(f"/console/actions/{name}", fields, X_Cachetier_CSRF=browser.csrf, **HX)
+
+
+def actions_on(browser: Browser, path: str) -> list[str]:
+    """Return the actions that a page offers."""
+    return re.findall(r"/console/actions/(\w+)", browser.get(path).body.decode())
 
 
 def text(answer: Answer) -> str:
@@ -124,14 +137,15 @@ def test_the_page_of_the_node_leads_with_exposure(served: Served, owner: Browser
 
 def test_a_run_shows_its_steps_with_levels(owner: Browser) -> None:
     page = text(owner.get("/console/runs/r"))
-    assert re.search(r"1 +open +local replicated durable .*1/2 +6", page)
+    assert re.search(r"Step State Levels .* 1 open - .* 1/2 6", page)
 
 
 def test_a_step_shows_its_timeline_and_its_grid(owner: Browser) -> None:
     answer = owner.get("/console/runs/r/1")
     assert answer.body.count(b'role="gridcell"') == 6
     assert b'class="local" title="w/0/1, 101 B: on this node only' in answer.body
-    assert "It waits for 1 rank of this node to seal." in text(answer)
+    assert "It waits for rank 1 of this node to seal." in text(answer)
+    assert "not published yet" not in text(answer).replace("in S3, not published yet", "")
 
 
 def test_lines_of_the_grid_come_as_they_are_asked_for(owner: Browser) -> None:
@@ -159,7 +173,27 @@ def test_what_is_not_there_is_a_page_that_says_so(owner: Browser) -> None:
         assert answer.headers["content-type"] == "text/html; charset=utf-8"
         assert answer.status in (400, 404)
         assert "Back to the node" in text(answer)
-    assert "knows no step of this run" in text(owner.get("/console/runs/never"))
+    assert owner.get("/console/runbooks/none.md").status == 404
+
+
+def test_a_run_that_nobody_knows_is_a_page_that_says_so_without_a_flush(owner: Browser) -> None:
+    answer = owner.get("/console/runs/never")
+    assert (answer.status, "neither this node nor S3 has a run never" in text(answer)) == (
+        404,
+        True,
+    )
+    assert b"/console/actions/" not in answer.body
+
+
+@pytest.mark.parametrize("path", ["/nope", "/console/nope", "/console/runs/r/1/2/3"])
+def test_an_address_that_is_none_is_a_page_for_people_and_a_problem_for_programs(
+    owner: Browser, served: Served, path: str
+) -> None:
+    answer = owner.get(path, Accept="text/html,*/*")
+    assert (answer.status, "Back to the node" in text(answer)) == (404, True)
+    assert owner.get(path).code == "not_found"
+    stranger = Browser(served).get("/console/nope", Accept="text/html")
+    assert (stranger.status, "cachetier console" in text(stranger)) == (401, True)
 
 
 def test_a_step_of_other_nodes_is_shown_as_the_bucket_has_it(
@@ -168,8 +202,13 @@ def test_a_step_of_other_nodes_is_shown_as_the_bucket_has_it(
     steps = served.service.operations.checkpoints
     view, shards = steps.step("r", 1)
     monkeypatch.setattr(type(steps), "progress", lambda *_where: None)
+    view = replace(view, state="published", levels=("replicated", "durable"))
     monkeypatch.setattr(type(steps), "step", lambda *_where: (view, shards))
-    page = text(owner.get("/console/runs/r/1"))
+    answer = owner.get("/console/runs/r/1")
+    page = text(answer)
+    assert re.search(r"State published Levels durable · unchecked", page)
+    assert b"chip good" not in answer.body
+    assert "or replaced what was saved here" in page
     assert "Only the node that saved a step knows its timeline" in page
     assert "other nodes saved it" in page
     assert "Restore… brings it here" in page
@@ -179,16 +218,76 @@ def test_steps_that_only_the_bucket_has_are_listed_beside_the_runs(
     owner: Browser, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = served.service.operations.checkpoints
-    view = steps.step("r", 1)[0]
+    view = replace(steps.step("r", 1)[0], run="elsewhere", state="published", dirty_bytes=0)
     monkeypatch.setattr(type(steps), "durable_elsewhere", lambda *_where: [view])
+    assert b"<progress" not in owner.get("/console/in-bucket/elsewhere").body
     assert b"/console/runs/elsewhere/1" in owner.get(part := "/console/in-bucket/elsewhere").body
     monkeypatch.undo()
-    assert "No other step" in text(owner.get("/console/in-bucket/r"))
+    nothing = text(owner.get("/console/in-bucket/r"))
+    assert nothing.strip() == "No other step of this run."
     monkeypatch.setattr(type(steps), "durable_elsewhere", _away)
     assert "cannot be asked now: it is away" in text(owner.get(part))
+    assert owner.get("/console/runs/elsewhere").status == 200
     found = owner.get("/console/runs?run=elsewhere")
     assert (found.status, found.headers["location"]) == (303, "/console/runs/elsewhere")
     assert owner.get("/console/runs?run=..").status == 400
+
+
+def test_what_s3_could_not_be_asked_about_is_not_green() -> None:
+    levels = ("local", "replicated", "durable")
+    where = "r", 1, "s", "published", levels, (0,), 1
+    view = StepView(*where, 1, 1, 0, started_at=0.0, sealed_at=1.0, published_at=2.0)
+    for checked_at, here, tone in ((99.0, True, "good"), (None, True, ""), (99.0, False, "")):
+        seen = replace(view, checked_at=checked_at)
+        (row,) = step_table([seen], 100.0, here=here).rows
+        assert (row[1].text, row[1].tone) == ("published", tone)
+
+
+def test_a_trouble_is_said_once_and_its_runbook_is_a_page() -> None:
+    with serving() as served:
+        served.drain.snapshot.remote = RemoteSnapshot(DURABLE, "unreachable", "no route", 1.0)
+        browser = Browser(served)
+        browser.sign_in(new_link(served))
+        told = browser.get("/").body.decode()
+        (page,) = re.findall(r'href="(/console/runbooks/[^"]+)"', told)
+        answer = browser.get(page)
+    assert told.count("no route") == 1
+    assert "<code>cachetier doctor</code> says what is wrong" in told
+    assert b"<h1>CachetierRemoteUnreachable</h1>" in answer.body
+    assert b'<a href="exposure-over-objective.md">' in answer.body
+    assert b"remotes.md" not in answer.body  # what is no runbook is no page here
+
+
+def test_the_image_and_the_wheel_have_the_runbooks() -> None:
+    assert runbooks().keys() == {path.name for path in (ROOT / "docs/runbooks").glob("*.md")}
+
+
+def test_events_are_filtered_and_paged() -> None:
+    def event(number: int) -> RecentEvent:
+        level = "warning" if number % 2 else "info"
+        return RecentEvent(number, 0.0, level, "part.sealed", f"it is {number}", None, None)
+
+    newest_first = [event(number) for number in range(2 * PAGE_EVENTS, 0, -1)]
+    with serving() as served:
+        object.__setattr__(served.service.operations, "recent_events", lambda: newest_first)
+        browser = Browser(served)
+        browser.sign_in(new_link(served))
+        first = browser.get("/console/events")
+        assert len(re.findall(r"it is \d+", text(first))) == PAGE_EVENTS
+        older = re.search(r'href="(\?[^"]+)">Older', first.body.decode())
+        assert older is not None
+        rest = browser.get("/console/events" + html.unescape(older[1]))
+        assert re.findall(r"it is (\d+)", text(rest)) == [
+            str(at) for at in range(PAGE_EVENTS, 0, -1)
+        ]
+        assert "Older" not in text(rest)
+        grave = browser.get("/console/events?grave=1")
+        assert set(re.findall(r"it is \d*(\d)", text(grave))) == set("13579")
+        found = text(browser.get("/console/events?words=is+19"))
+        wanted = [*(str(at) for at in range(199, 189, -1)), "119", "19"]
+        assert re.findall(r"it is (\d+)", found) == wanted
+        assert "none is like that" in text(browser.get("/console/events?words=never"))
+        assert 'href="/console/events"' in browser.get("/").body.decode()
 
 
 def test_a_mount_lists_its_objects_page_by_page_and_none_hides(tmp_path: Path) -> None:
@@ -227,8 +326,14 @@ def test_a_cluster_is_what_its_nodes_say() -> None:
             browser = Browser(served)
             browser.sign_in(new_link(served))
             page = text(browser.get("/console/cluster"))
-    assert "2 nodes, 1 ready" in page
+    assert re.search(r"nodes 2 1 ready dirty 0 B", page)
     assert page.index("nobody listens there") < page.index(url.removeprefix("http://"))
+    with serving(cluster="http://127.0.0.1:1") as served:
+        browser = Browser(served)
+        browser.sign_in(new_link(served))
+        found = browser.get("/console/cluster/nodes?words=never", **HX)
+        assert "No node is like that" in text(found)
+        assert "127.0.0.1:1" in text(browser.get("/console/cluster/nodes?words=away+127", **HX))
 
 
 # --- live ----------------------------------------------------------------------------------------
@@ -312,9 +417,11 @@ def test_an_action_asks_first_and_stands_in_the_audit_log(served: Served, owner:
     assert served.call("GET", "/v1/pins").json == {"pins": []}
     assert "stay here" in text(act(owner, "pin", run="r", step="1"))
     assert [pin["run"] for pin in served.call("GET", "/v1/pins").json["pins"]] == ["r"]
+    assert actions_on(owner, "/console/runs/r/1") == ["flush", "restore", "unpin", "delete"]
     refused = act(owner, "delete", run="r", step="1", value="1")
     assert (refused.status, "pinned" in text(refused)) == (409, True)
     assert "not pinned any more" in text(act(owner, "unpin", run="r", step="1"))
+    assert actions_on(owner, "/console/runs/r/1") == ["flush", "restore", "pin", "delete"]
 
 
 def test_a_flush_says_what_is_left_and_holds_nobody_up(served: Served, owner: Browser) -> None:

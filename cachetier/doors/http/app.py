@@ -16,6 +16,7 @@ from cachetier.console.cluster import Cluster
 from cachetier.console.history import History
 from cachetier.doors.http.console.routes import console_routes
 from cachetier.doors.http.console.sections import Live
+from cachetier.doors.http.console.visit import missing_page
 from cachetier.doors.http.guard import Guard
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.openapi import describe_shards
@@ -69,6 +70,7 @@ def build(
     app.include_router(token_routes(operations, pools))
     app.include_router(own_routes(operations, pools, not_ready))
     app.include_router(page_routes(operations.access.sessions))
+    app.state.has_cluster = bool(cluster.urls)
     for router in console_routes(operations, _live(operations, pools), cluster):
         app.include_router(router)
     _answer_with_problems(app)
@@ -105,6 +107,8 @@ def _answer_with_problems(app: FastAPI) -> None:
             response.headers.update(error.headers or {})
             return response
         if error.status_code == 404:
+            if "text/html" in request.headers.get("accept", ""):
+                return missing_page(request)
             return problem_response(RouteError("there is no such route"))
         if 400 <= error.status_code < 500:
             return problem_response(SchemaError(str(error.detail)))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cachetier_client.bucket_format.stored import WORTHWHILE_RATIO
-from cachetier_client.units import shown_size
+from cachetier_client.units import shown_size, shown_span
 
 # What compressing has to take off the time to be worth its CPU.
 LEAST_GAIN = 0.05
@@ -110,4 +110,4 @@ def _guess(link: Link | None) -> float | None:
 
 
 def _shown(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+    return shown_span(seconds) if seconds >= 100 else f"{seconds:.3g} s"

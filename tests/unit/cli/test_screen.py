@@ -181,7 +181,7 @@ def test_a_long_reason_is_cut_and_leaves_the_other_columns_whole() -> None:
     text = shown(node(remotes=[remote(state="unreachable", reason=reason, eta_seconds=None)]))
     assert "remote   state        " in text
     assert "durable  unreachable  " in text
-    assert "30.0 GB  unknown  head_bucket: Could not c" in text
+    assert "! S3 is unreachable since 0.0 s: head_bucket: Could not connect to" in text
 
 
 def test_a_long_address_is_cut_in_front_so_that_the_clock_stays() -> None:

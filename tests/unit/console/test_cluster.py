@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from cachetier.console import cluster
-from cachetier.console.cluster import Cluster, metrics_of
+from cachetier.console.cluster import ROWS_SHOWN, Cluster, metrics_of
 
 METRICS = """
 # TYPE cachetier_build_info gauge
@@ -104,7 +104,10 @@ def test_who_does_not_answer_comes_first_and_says_why() -> None:
         "well:7070": "b",
     }
     assert found[-1]["node"] == "well:7070"
-    assert asked.shown()["summary"].startswith("3 nodes, 1 ready, 300 B dirty")
+    shown = {tile.label: (tile.value, tile.note) for tile in asked.shown()["tiles"]}
+    assert shown["nodes"] == ("3", "1 ready")
+    assert shown["dirty"] == ("300 B", "")
+    assert shown["used"] == ("250 B", "of 1.0 kB")
 
 
 def test_a_node_that_is_away_keeps_the_dirty_bytes_that_it_had() -> None:
@@ -116,6 +119,25 @@ def test_a_node_that_is_away_keeps_the_dirty_bytes_that_it_had() -> None:
     nodes.now += 10
     (row,) = rows(asked)
     assert (row["dirty"], row[WHY]) == ("300 B", "nobody listens there")
+
+
+def test_a_node_that_refuses_our_token_is_not_away() -> None:
+    nodes = Nodes()
+    nodes.says = {"http://a:7070": PermissionError("it refuses our `scrape_token`")}
+    (row,) = rows(nodes.cluster())
+    assert row["state"] == "refuses us 0.0 s"
+
+
+def test_of_many_nodes_those_are_shown_that_somebody_looks_for_and_all_are_summed() -> None:
+    nodes = Nodes()
+    nodes.says = {f"http://node{at}:7070": METRICS % (0, 0) for at in range(200)}
+    asked = nodes.cluster()
+    shown = asked.shown()["nodes"]
+    assert (len(shown.rows), shown.more) == (ROWS_SHOWN - 1, 200 - ROWS_SHOWN + 1)
+    found = asked.shown("ready node17:")
+    assert [row[0].text for row in found["nodes"].rows] == ["node17:7070"]
+    assert [tile.value for tile in found["tiles"][:2]] == ["200", "60.0 kB"]
+    assert not asked.shown("away")["nodes"].rows
 
 
 def test_many_who_watch_share_a_round() -> None:
@@ -155,7 +177,7 @@ def listening(body: bytes, status: int = 200) -> Iterator[str]:
 def test_metrics_are_fetched_with_the_scrape_credential() -> None:
     with listening(b"up 1\n") as url:
         assert metrics_of(url, "scrape") == "up 1\n"
-        with pytest.raises(ValueError, match="scrape_token"):
+        with pytest.raises(PermissionError, match="scrape_token"):
             metrics_of(url, "wrong")
 
 

@@ -61,7 +61,8 @@ def test_a_run_without_a_whole_step_is_no_safety() -> None:
 def test_a_stuck_step_is_not_green() -> None:
     found = view.verdict(answer(incomplete={"steps": 1, "oldest_seconds": 7200.0}))
     assert found.tone == "near"
-    assert "1 step incomplete, the oldest since 2.0 h" in found.details
+    page = "docs/runbooks/incomplete-checkpoint.md"
+    assert f"1 step incomplete, the oldest since 2.0 h: {page}" in found.details
 
 
 def test_tiles_say_rates_and_backlog() -> None:
@@ -87,10 +88,32 @@ def test_puts_that_wait_and_a_drain_that_is_gone_are_bad() -> None:
     assert tiles["Acknowledged"].note == "puts wait for 1.0 GB"
 
 
-def test_a_remote_that_refuses_says_why() -> None:
-    status = answer(remotes=[remote(state="refused", reason="403: access denied")])
+def test_a_remote_that_refuses_is_one_sentence_with_the_next_step_and_its_runbook() -> None:
+    away = remote(state="refused", reason="403: access denied", since=40.0)
+    status = answer(remotes=[away], warnings=[f"1 step of r {view.NOT_ANNOUNCED}: so"])
+    last = {"at": 100.0, "message": "403: access denied", "code": "remote_refused"}
+    status["drain"] = {**status["drain"], "last_error": last}
+    (found,) = view.troubles(status, 160.0)
+    assert found.startswith(
+        "S3 refuses this node since 2.0 min: 403: access denied; nothing is lost"
+    )
+    assert found.endswith(
+        "; `cachetier doctor` says what is wrong: docs/runbooks/remote-refused.md"
+    )
     (row,) = view.remotes(status, Rates()).rows
-    assert (row[1].tone, row[-1].text) == ("bad", "403: access denied")
+    assert (row[1].tone, row[-1].text) == ("bad", "-")
+
+
+@pytest.mark.parametrize(
+    ("required", "costs"),
+    [(True, "nothing is evicted here until it is back"), (False, "never get there")],
+)
+def test_a_replica_that_is_away_says_what_that_costs(required: bool, costs: str) -> None:
+    near = remote("near", state="unreachable", reason="timed out", required=required, since=40.0)
+    (found,) = view.troubles(answer(remotes=[remote(), near]), 100.0)
+    assert found.startswith("replica near is unreachable since 1.0 min: timed out; ")
+    assert costs in found
+    assert found.endswith(": docs/runbooks/replica-away.md")
 
 
 def test_runs_come_with_the_most_exposed_first_and_only_those_one_may_see() -> None:
@@ -147,9 +170,9 @@ def test_what_is_wrong_is_what_top_says_is_wrong() -> None:
     status = answer(warnings=["a warning"], quarantined_shards=2)
     status["drain"] = {**status["drain"], "last_error": last, "conflicts": ["foreign object"]}
     assert view.troubles(status, 160.0) == [
-        "2 damaged shards: see `cachetier fsck`",
+        "2 damaged shards: `cachetier fsck`, docs/runbooks/damaged-shard.md",
         "a warning",
-        "the drain's last error, 1.0 min ago: no route (transient)",
+        "the drain's last error, 1.0 min ago: no route (transient): docs/runbooks/drain-stalled.md",
         "foreign object",
     ]
 

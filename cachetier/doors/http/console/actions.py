@@ -10,9 +10,8 @@ from cachetier_client.units import counted, shown_size
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from cachetier.access.roles import Role
 from cachetier.doors.http.browsers import CONSOLE_PATH
-from cachetier.doors.http.console.visit import page, visit_router
+from cachetier.doors.http.console.visit import is_admin, page, visit_router
 from cachetier.doors.http.front import caller_of
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import RouteError
@@ -85,7 +84,7 @@ ACTIONS: Mapping[str, Action] = {
         "Limit the drain?",
         "It sends no more than this to S3 until the service starts again. Empty: what the settings "
         "say.",
-        "Set the limit",
+        "Limit the drain",
         about="node",
         field=("At most", "200 MB/s"),
     ),
@@ -143,8 +142,9 @@ def _asked(request: Request, name: str, fields: bytes) -> tuple[Action, Wish]:
     action = ACTIONS.get(name)
     if action is None:
         raise RouteError(f"there is no action {name[:60]!r}")
-    principal = caller_of(request.scope).principal
-    if not principal.role.covers(Role.ADMIN):
+    caller = caller_of(request.scope)
+    principal = caller.principal
+    if not is_admin(caller):
         raise ForbiddenError(
             f"{principal.name} has the role {principal.role}; the console acts for admins alone",
             hint="Run `cachetier console` with an admin's token, or do it with the command line.",

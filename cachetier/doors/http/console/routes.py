@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Mapping
 from typing import Any
 
 from cachetier_client.identity import names
@@ -11,43 +9,42 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from cachetier.console.cluster import Cluster
-from cachetier.console.rendering import run_url, static_files
-from cachetier.console.steps import StepRow
+from cachetier.console.rendering import run_url, runbooks, static_files
 from cachetier.doors.http.browsers import CONSOLE_PATH, HOME_PATH
 from cachetier.doors.http.console.actions import action_routes
 from cachetier.doors.http.console.live import live_routes
-from cachetier.doors.http.console.sections import FIRST_ROWS, Live
-from cachetier.doors.http.console.visit import page, sees_node, visit_router
+from cachetier.doors.http.console.sections import FIRST_ROWS, PAGE_EVENTS, Live
+from cachetier.doors.http.console.visit import missing_page, page, sees_node, visit_router
 from cachetier.doors.http.front import caller_of
 from cachetier.doors.http.problems import RouteError
 from cachetier.doors.operations import Operations
-from cachetier.errors import RemoteError
+from cachetier.errors import NotFoundError, RemoteError
 
 OBJECTS_SHOWN = 200
+RUN_HINT = "The page of the node lists the runs that it knows."
 _RUN, _STEP = f"{CONSOLE_PATH}runs/{{run}}", f"{CONSOLE_PATH}runs/{{run}}/{{step}}"
 
 
 def console_routes(node: Operations, live: Live, cluster: Cluster) -> list[APIRouter]:
     """Return all that is below ``/`` and ``/console/``."""
-    frame = {"host": socket.gethostname(), "has_cluster": bool(cluster.urls)}
     return [
-        _pages(node, live, frame),
+        _pages(node, live),
         _parts(live),
-        _cluster_pages(node, live, cluster, frame),
+        _cluster_pages(node, live, cluster),
         live_routes(node, live),
         action_routes(node, live.pools),
         _static_routes(),
     ]
 
 
-def _pages(node: Operations, live: Live, frame: Mapping[str, Any]) -> APIRouter:
+def _pages(node: Operations, live: Live) -> APIRouter:
     router = visit_router()
 
     @router.get(HOME_PATH)
     async def home(request: Request) -> Response:
         caller = caller_of(request.scope)
         sections, sees = await live.of_node(caller), sees_node(node.access, caller)
-        return page(request, "node.html", **frame, sections=sections, sees_node=sees)
+        return page(request, "node.html", sections=sections, sees_node=sees)
 
     @router.get(f"{CONSOLE_PATH}runs")
     async def look_up(run: str) -> Response:
@@ -55,8 +52,11 @@ def _pages(node: Operations, live: Live, frame: Mapping[str, Any]) -> APIRouter:
 
     @router.get(_RUN)
     async def run_page(request: Request, run: str) -> Response:
-        sections = await live.of_run(caller_of(request.scope), names.checked_run(run))
-        return page(request, "run.html", **frame, sections=sections, run=run)
+        caller = caller_of(request.scope)
+        sections = await live.of_run(caller, names.checked_run(run))
+        if not await live.is_known(caller, run):
+            raise NotFoundError(f"neither this node nor S3 has a run {run}", hint=RUN_HINT)
+        return page(request, "run.html", sections=sections, run=run)
 
     @router.get(_STEP)
     async def step_page(request: Request, run: str, step: str) -> Response:
@@ -64,7 +64,7 @@ def _pages(node: Operations, live: Live, frame: Mapping[str, Any]) -> APIRouter:
         sections = await live.of_step(caller, names.checked_run(run), number)
         window, lines = await live.lines(caller, run, number, 0, FIRST_ROWS)
         what: dict[str, Any] = {"sections": sections, "run": run, "step": number}
-        return page(request, "step.html", **frame, window=window, lines=lines, **what)
+        return page(request, "step.html", window=window, lines=lines, **what)
 
     @router.get(f"{CONSOLE_PATH}mounts/{{name}}")
     async def mount_page(
@@ -73,7 +73,24 @@ def _pages(node: Operations, live: Live, frame: Mapping[str, Any]) -> APIRouter:
         wish = {"run": name, "prefix": prefix, "after": after, "limit": OBJECTS_SHOWN}
         with node.access.doing(caller_of(request.scope), "objects", name):
             found = await live.pools.patient(node.s3.listed, wish)
-        return page(request, "mount.html", **frame, name=name, prefix=prefix, **found)
+        return page(request, "mount.html", name=name, prefix=prefix, **found)
+
+    @router.get(f"{CONSOLE_PATH}events")
+    async def events_page(
+        request: Request, words: str = "", before: int = 0, grave: bool = False
+    ) -> Response:
+        found = live.events(caller_of(request.scope), words, before, grave=grave)
+        shown = found[:PAGE_EVENTS]
+        older = shown[-1].number if len(found) > len(shown) else 0
+        asked: dict[str, Any] = {"words": words, "grave": grave}
+        return page(request, "all_events.html", events=shown, older=older, **asked)
+
+    @router.get(f"{CONSOLE_PATH}runbooks/{{name}}")
+    async def runbook(request: Request, name: str) -> Response:
+        text = runbooks().get(name)
+        if text is None:
+            return missing_page(request)
+        return page(request, "runbook.html", name=name.removesuffix(".md"), text=text)
 
     return router
 
@@ -89,13 +106,12 @@ def _parts(live: Live) -> APIRouter:
 
     @router.get(f"{CONSOLE_PATH}in-bucket/{{run}}")
     async def in_bucket(request: Request, run: str) -> Response:
-        rows: list[StepRow] = []
-        trouble = None
+        found, trouble = None, None
         try:
-            rows = await live.in_bucket(caller_of(request.scope), names.checked_run(run))
+            found = await live.in_bucket(caller_of(request.scope), names.checked_run(run))
         except RemoteError as error:
             trouble = error.message
-        return page(request, "in_bucket.html", run=run, rows=rows, trouble=trouble)
+        return page(request, "in_bucket.html", steps=found, paths=(), trouble=trouble)
 
     @router.get(f"{_STEP}/lines")
     async def lines(
@@ -114,22 +130,20 @@ def _parts(live: Live) -> APIRouter:
     return router
 
 
-def _cluster_pages(
-    node: Operations, live: Live, cluster: Cluster, frame: Mapping[str, Any]
-) -> APIRouter:
+def _cluster_pages(node: Operations, live: Live, cluster: Cluster) -> APIRouter:
     router = visit_router()
 
-    async def asked(request: Request) -> dict[str, Any]:
+    async def asked(request: Request, words: str) -> dict[str, Any]:
         node.access.check(caller_of(request.scope), "status", None)
-        return await live.pools.patient(cluster.shown)
+        return {"words": words, **await live.pools.patient(cluster.shown, words)}
 
     @router.get(f"{CONSOLE_PATH}cluster")
-    async def cluster_page(request: Request) -> Response:
-        return page(request, "cluster.html", **frame, **await asked(request))
+    async def cluster_page(request: Request, words: str = "") -> Response:
+        return page(request, "cluster.html", **await asked(request, words))
 
     @router.get(f"{CONSOLE_PATH}cluster/nodes")
-    async def cluster_nodes(request: Request) -> Response:
-        return page(request, "cluster_nodes.html", **await asked(request))
+    async def cluster_nodes(request: Request, words: str = "") -> Response:
+        return page(request, "cluster_nodes.html", **await asked(request, words))
 
     return router
 

@@ -5,25 +5,27 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 from cachetier_client.identity.names import base_run
 from markupsafe import Markup
 
 from cachetier.access.principals import Caller
-from cachetier.console import grid, steps, timeline
+from cachetier.console import grid, steps
 from cachetier.console.history import History
 from cachetier.console.rendering import rendered
-from cachetier.doors.http.console.visit import sees_node
+from cachetier.doors.http.console.actions import ACTIONS
+from cachetier.doors.http.console.visit import is_admin, sees_node
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.operations import Operations
+from cachetier.errors import RemoteError
 from cachetier.model.names import is_hidden
 from cachetier.status import view
 from cachetier.steps.views import StepProgress
 from cachetier.telemetry.recent_events import RecentEvent
 
-EVENTS_SHOWN = 40
+EVENTS_SHOWN, PAGE_EVENTS = 20, 100
+GRAVE = frozenset(("warning", "error", "critical"))
 FIRST_ROWS = 24
 PENDING_ROWS = 12
 
@@ -44,7 +46,7 @@ class Live:
         found = await self.pools.quick(self.node.checkpoints.runs)
         seen = (base_run(run) for run in found if not is_hidden(run) and caller.principal.sees(run))
         runs = list(dict.fromkeys(seen))
-        events = rendered("events.html", events=self._events(caller))
+        events = rendered("events.html", events=self.events(caller)[:EVENTS_SHOWN])
         if not sees_node(self.node.access, caller):
             mounts = view.mounts([{"mount": name} for name in self.node.s3.seen_by(caller)])
             rows = rendered("runs.html", runs=view.runs(None, runs), mounts=mounts)
@@ -55,6 +57,7 @@ class Live:
         mounts = view.mounts(status["mounts"], status["exposure_objective_seconds"])
         pending = view.pending(status, look.at).without("dirty").first(PENDING_ROWS)
         return {
+            "actions": _buttons(caller, "", None, "flush", "retry", "rate"),
             "exposure": rendered("exposure.html", exposure=view.verdict(status), status=status),
             "troubles": rendered("troubles.html", troubles=view.troubles(status, look.at)),
             "tiles": rendered("tiles.html", tiles=view.tiles(status, rates)),
@@ -72,16 +75,29 @@ class Live:
                 self.node.checkpoints.newest_steps, run, steps.STEPS_SHOWN
             )
             known = await self.pools.quick(self.node.checkpoints.runs)
-        rows = steps.step_rows(views, time.time())
+        table = steps.step_table(views, time.time())
         paths = [each for each in known if each != run and base_run(each) == run]
-        return {"steps": rendered("steps.html", run=run, rows=rows, paths=paths)}
+        return {
+            "actions": _buttons(caller, run, None, *(["flush"] if views or paths else [])),
+            "steps": rendered("steps.html", steps=table, paths=paths),
+        }
 
-    async def in_bucket(self, caller: Caller, run: str) -> list[steps.StepRow]:
+    async def in_bucket(self, caller: Caller, run: str) -> view.Table:
         """Return the newest steps that the bucket has of a run, and this node has nothing of."""
         with self.node.access.doing(caller, "steps", run):
             where = run, steps.ELSEWHERE_SHOWN
             views = await self.pools.patient(self.node.checkpoints.durable_elsewhere, *where)
-        return steps.step_rows(views, time.time())
+        return steps.step_table(views, time.time())
+
+    async def is_known(self, caller: Caller, run: str) -> bool:
+        """Return whether this node or the bucket has a run, or the bucket cannot be asked."""
+        found = await self.pools.quick(self.node.checkpoints.runs)
+        if any(run in (each, base_run(each)) for each in found):
+            return True
+        try:
+            return bool((await self.in_bucket(caller, run)).rows)
+        except RemoteError:
+            return True
 
     async def of_step(self, caller: Caller, run: str, step: int) -> Sections:
         """Return the sections of the page of a step.
@@ -91,15 +107,18 @@ class Live:
         """
         found, now = await self.progress(caller, run, step), time.time()
         if found is None:
-            view, _ = await self.pools.patient(self.node.checkpoints.step, run, step)
-            row, line, counts = steps.step_row(view, now), None, {}
+            seen, _ = await self.pools.patient(self.node.checkpoints.step, run, step)
+            line, counts = None, {}
         else:
-            row, counts = steps.step_row(found.view, now), grid.counts_of(found.shards)
-            own = timeline.saved_here(found.save, found.parts, found.ranks)
-            seen = own or found.parts
-            line = timeline.timeline_of(found.save, found.parts, own, now) if seen else None
+            seen, counts = found.view, grid.counts_of(found.shards)
+            own = steps.saved_here(found.save, found.parts, found.ranks)
+            known = own or found.parts
+            line = steps.timeline_of(found.save, found.parts, own, now) if known else None
+        table = steps.step_table([seen], now, here=found is not None)
+        pin = "unpin" if seen.pinned else "pin"
         return {
-            "step": rendered("step_head.html", run=run, row=row),
+            "actions": _buttons(caller, run, step, "flush", "restore", pin, "delete"),
+            "step": rendered("step_head.html", steps=table, save_id=seen.save_id),
             "timeline": rendered("timeline.html", line=line),
             "legend": rendered("legend.html", counts=counts, levels=grid.LEVELS),
         }
@@ -134,11 +153,22 @@ class Live:
         sent = latest.status["drain"].get("uploading", ()) if latest is not None else ()
         return {str(each["name"]) for each in sent if (each["run"], each["step"]) == (run, step)}
 
-    def _events(self, caller: Caller) -> list[RecentEvent]:
-        principal = caller.principal
-        seen = (
+    def events(
+        self, caller: Caller, words: str = "", before: int = 0, *, grave: bool = False
+    ) -> list[RecentEvent]:
+        """Return the events that a caller may see, have all ``words``, and came ``before`` one."""
+        principal, wanted = caller.principal, words.lower().split()
+        return [
             each
             for each in self.node.recent_events()
             if principal.sees_all or (each.run is not None and principal.sees(base_run(each.run)))
-        )
-        return list(islice(seen, EVENTS_SHOWN))
+            if not before or each.number < before
+            if not grave or each.level in GRAVE
+            if all(word in f"{each.level} {each.name} {each.message}".lower() for word in wanted)
+        ]
+
+
+def _buttons(caller: Caller, run: str, step: int | None, *names: str) -> Markup:
+    """Return the buttons of some actions; none where the caller is no admin."""
+    actions = {name: f"{ACTIONS[name].button}…" for name in names if is_admin(caller)}
+    return rendered("actions.html", run=run, step=step, actions=actions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -18,7 +19,7 @@ from cachetier.access.sessions import csrf_of
 from cachetier.console.rendering import POLICY, rendered
 from cachetier.doors.http.browsers import session_in
 from cachetier.doors.http.front import CALLER, caller_of
-from cachetier.doors.http.problems import SchemaError
+from cachetier.doors.http.problems import RouteError, SchemaError
 from cachetier.doors.operations import internal
 from cachetier.errors import CachetierError, ForbiddenError
 
@@ -69,8 +70,14 @@ def frame_of(request: Request) -> dict[str, Any]:
         "csrf": csrf_of(secret),
         "version": __version__,
         "path": request.url.path,
-        "is_admin": caller.principal.role.covers(Role.ADMIN),
+        "is_admin": is_admin(caller),
+        "host": socket.gethostname(),
+        "has_cluster": request.app.state.has_cluster,
     }
+
+
+def is_admin(caller: Caller) -> bool:
+    return caller.principal.role.covers(Role.ADMIN)
 
 
 def is_fragment(request: Request) -> bool:
@@ -87,6 +94,12 @@ def stranger_page(request: Request) -> Response:
 def error_page(request: Request, error: CachetierError) -> Response:
     name = "problem.html" if is_fragment(request) else "error.html"
     return page(request, name, error.http_status, error=error)
+
+
+def missing_page(request: Request) -> Response:
+    """Return what a person reads at an address that is none."""
+    error = RouteError("there is no such page", hint="The page of the node leads to all others.")
+    return error_page(request, error) if CALLER in request.scope else stranger_page(request)
 
 
 def sees_node(access: Access, caller: Caller) -> bool:

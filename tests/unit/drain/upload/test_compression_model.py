@@ -81,6 +81,10 @@ def test_the_sentence_has_the_numbers_that_decided() -> None:
     assert "not known yet" in judge(BF16, means(None)).why
 
 
+def test_what_takes_long_is_said_as_a_time() -> None:
+    assert "1 GB takes 22 min raw" in judge(BF16, means(1e9 / 1320)).why
+
+
 def test_samples_give_their_mean_ratio_and_best_speed_and_newer_ones_are_weighed_in() -> None:
     assert together(
         [CompressionSample(0.5, 1.0), CompressionSample(1.0, 3.0)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cachetier.console.timeline import RANKS_SHOWN, saved_here, timeline_of
+from cachetier.console.steps import RANKS_SHOWN, saved_here, timeline_of
 from cachetier.local.catalog.figures import RankProgress
 from cachetier.model.checkpoint import RankPart, Save
 from cachetier.model.lifecycle import PartState, SaveState
@@ -58,7 +58,7 @@ def test_one_that_has_not_sealed_is_late_until_now() -> None:
     seen = [progress(rank, 3.0, 8.0) for rank in range(3)] + [progress(3, 2.0, None)]
     line = timeline_of(save(4), parts, seen, BEGUN + 124)
     assert line.ranks[0].late == "seal: not yet, 2.0 min behind the median"
-    assert "It waits for 1 rank of this node to seal." in line.findings
+    assert "It waits for rank 3 of this node to seal." in line.findings
 
 
 def test_nobody_is_late_while_most_are_under_way() -> None:
@@ -87,8 +87,30 @@ def test_other_nodes_are_named_when_publication_waits_for_them() -> None:
     seen = [progress(rank, 3.0, 8.0) for rank in range(2)]
     line = timeline_of(save(8), parts, seen, BEGUN + 20)
     assert line.findings == (
-        "Everything of this node is in S3; publication waits for the parts of 6 ranks elsewhere.",
+        "Nothing of ranks 2-7 came here: they save on other nodes, or never came.",
+        "Everything of this node is in S3; publication waits for them.",
     )
+
+
+def test_ranks_that_never_came_are_named_beside_one_that_has_not_sealed() -> None:
+    parts = [part(0, 4.0), part(1, None)]
+    line = timeline_of(save(4), parts, [progress(rank, 3.0, 8.0) for rank in range(2)], BEGUN + 20)
+    assert line.missing == "ranks 2-3"
+    assert line.findings[-2:] == (
+        "It waits for rank 1 of this node to seal.",
+        "Nothing of ranks 2-3 came here: they save on other nodes, or never came.",
+    )
+
+
+def test_of_ranks_that_are_a_long_list_only_their_number_is_told() -> None:
+    seen = [progress(rank, 3.0, 8.0) for rank in range(0, 100, 2)]
+    line = timeline_of(save(100), [part(0, 4.0)], seen, BEGUN + 20)
+    assert line.missing == "50 ranks"
+
+
+def test_what_is_in_s3_is_drawn_as_such_also_before_its_rank_sealed() -> None:
+    line = timeline_of(save(1), [part(0, None)], [progress(0, 3.0, 8.0)], BEGUN + 20)
+    assert (line.ranks[0].sealed, line.ranks[0].uploaded) == (None, 8.0)
 
 
 def test_a_thousand_ranks_are_cut_down_to_those_who_matter() -> None:
