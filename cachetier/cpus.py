@@ -49,3 +49,8 @@ def parsed_cores(text: str) -> tuple[int, tuple[int, ...]]:
 def default_threads(cpus: int | None = None) -> int:
     """Return how many threads of the drain may compute beside training: a quarter, at most two."""
     return max(1, min(2, (len(os.sched_getaffinity(0)) if cpus is None else cpus) // 4))
+
+
+def default_carriers(cpus: Collection[int]) -> int:
+    """Return how many processes may send for a drain on ``cpus``, or any: half of them, up to 8."""
+    return max(1, min(8, len(cpus or os.sched_getaffinity(0)) // 2))

@@ -260,6 +260,11 @@ class Settings:
         "`2 of 4-7`; else a quarter of the CPUs, up to 2, of all. Each has 128 MiB for what is "
         "being sent, and all at least 256 MiB.",
     )
+    drain_carriers: int | None = setting(
+        optional(whole(0, 63)),
+        0,
+        "Processes that send large parts for the drain; 0: it sends them itself.",
+    )
     grace: Duration = setting(
         span(at_most=3600),
         Duration(30),

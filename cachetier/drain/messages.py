@@ -31,7 +31,8 @@ class Size(Struct, frozen=True):
 
     Small shards count as uploads, large ones as parts too; ``budget_bytes`` is the memory for parts
     that are not read while they are sent. ``threads`` is how many may compute, as in compressing.
-    ``block_copies``: whether bytes may be copied inside the bucket.
+    ``block_copies``: whether bytes may be copied inside the bucket. ``carriers``: how many
+    processes may send for the drain; with none it sends everything itself.
     """
 
     uploads: int = 8
@@ -39,13 +40,17 @@ class Size(Struct, frozen=True):
     budget_bytes: int = BUDGET_BYTES
     threads: int = 2
     block_copies: bool = True
+    carriers: int = 0
 
     @classmethod
-    def within(cls, memory_bytes: int, uploads: int, threads: int, *, block_copies: bool) -> Size:
+    def within(
+        cls, memory_bytes: int, uploads: int, threads: int, carriers: int, *, block_copies: bool
+    ) -> Size:
         """Return the size of a drain that sends from so much memory: whole parts, and pieces."""
         pieces_bytes = min(PARTS * PIECE_BYTES, int(PIECES_SHARE * memory_bytes))
         parts = pieces_bytes // PIECE_BYTES
-        return cls(uploads, parts, memory_bytes - pieces_bytes, threads, block_copies)
+        budget_bytes = memory_bytes - pieces_bytes
+        return cls(uploads, parts, budget_bytes, threads, block_copies, carriers)
 
 
 class DrainOrders(Struct, frozen=True):

@@ -13,6 +13,7 @@ from cachetier_client.bucket_format.uploads import DIGEST_KEY, ETAG_KEY
 from cachetier_client.io.digests import to_hex
 from cachetier_client.s3_errors import is_about_one_object
 
+from cachetier.carriers.checked_file import DamagedError
 from cachetier.drain.messages import LocalObject
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.schedule.tasks import Task, TaskKind
@@ -20,7 +21,7 @@ from cachetier.drain.serve.service import DrainService
 from cachetier.drain.upload.deletions import MountDeletions
 from cachetier.drain.upload.journal import Journal, ReportedJournal
 from cachetier.drain.upload.objects import ObjectTarget, SupersededError, delete_object
-from cachetier.drain.upload.source import DamagedError, ShardSource, opened_source
+from cachetier.drain.upload.source import ShardSource, opened_source
 from cachetier.drain.upload.stopwatch import TimedObjectStore, timed
 from cachetier.drain.upload.target import ConflictError, Found, RefusedKeyError
 from cachetier.drain.upload.uploader import Span, Upload, UploadContext

@@ -14,18 +14,27 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
 
 from cachetier_client.clock import SystemClock
 
+from cachetier.carriers.pool import Carriers
+from cachetier.carriers.process import Nursery
 from cachetier.drain.channel import AskingEnd, ChannelClosedError
 from cachetier.drain.loop import DrainLoop, Signals
 from cachetier.drain.messages import DrainOrders
 from cachetier.drain.pace.found import Found
 from cachetier.drain.pace.traffic import Traffic
-from cachetier.drain.priority.apply import Courtesy, die_with, lower_priority, pinned_to
+from cachetier.drain.priority.apply import (
+    Courtesy,
+    die_with,
+    follow,
+    lower_priority,
+    pinned_to,
+)
 from cachetier.drain.priority.loop import GivingWay
-from cachetier.drain.priority.psi import Sensors
+from cachetier.drain.priority.psi import PROC, Sensors
 from cachetier.drain.serve.service import DrainService
 from cachetier.errors import StoppingError
 from cachetier.local.files.permissions import unfollowed
@@ -48,6 +57,7 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
     """Drain until ``serve`` says so, or ends; for the rest see ``lower_priority``."""
     die_with(parent)
     pinned = pinned_to(cpus)  # before there are other threads, and the log has one
+    nursery = Nursery(partial(follow, group), leave=(descriptor,))
     # To serve, which says from which level on; see `said`.
     log_format.set_up("debug", "json", secrets=tuple(log_format.secrets_in(os.environ)))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # for serve, which then tells us
@@ -60,7 +70,8 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
         log_format.set_level(orders.log_level)
         lock = lock_drain(Path(orders.lock), signals)
         found = Found(lock, orders.remote)
-        _drain(channel.serve, signals, orders, lambda: lower_priority(group, pinned), found)
+        step_back = partial(lower_priority, group, pinned)
+        _drain(channel.serve, signals, orders, step_back, found, nursery)
         os.close(lock)
     except (ChannelClosedError, StoppingError):
         pass
@@ -111,21 +122,33 @@ def _drain(
     orders: DrainOrders,
     step_back: Callable[[], Courtesy],
     found: Found,
+    nursery: Nursery,
 ) -> None:
     """Open the store, step behind everybody else (last in line it took a minute), and drain."""
     remote, size, clock = orders.remote, orders.size, SystemClock()
     stalls, store_clock = StallWatch(), StoreClock()
     bandwidth = parsed_bandwidth(orders.max_rate)
     concurrency = size.uploads + size.parts
-    traffic = Traffic(concurrency, clock, bandwidth, size.parts, stalls.moved_bytes, found)
-    pacer = Pacer(traffic.pace, clock, stopping=signals.stopping)
-    hedge = Hedge(stalls.cut, traffic.has_room)
-    server = scheme_of(remote).server(remote, store_clock, max_connections=concurrency + 1)
-
     timeouts = Timeouts(stalls=stalls)
+    carriers = Carriers(nursery, remote, size.carriers, concurrency, timeouts)
+    if not size.carriers:
+        nursery.close()
+
+    def moved_bytes() -> int:
+        return stalls.moved_bytes() + nursery.counters.moved_bytes()
+
+    def cut(thread: int) -> None:
+        stalls.cut(thread)
+        carriers.cut(thread)
+
+    traffic = Traffic(concurrency, clock, bandwidth, size.parts, moved_bytes, found)
+    pacer = Pacer(traffic.pace, clock, stopping=signals.stopping)
+    hedge = Hedge(cut, traffic.has_room)
+    server = scheme_of(remote).server(remote, store_clock, max_connections=concurrency + 1)
 
     def bucket_of(settings: RemoteSettings) -> Bucket:
         store = open_store(settings, server=server, timeouts=timeouts)
+        store = carriers.store(settings, store) if size.carriers else store
         return drained_bucket(settings, store, pacer, hedge, traffic.observe, signals.sleep)
 
     probe = CallPolicy(
@@ -146,9 +169,11 @@ def _drain(
         open_store=lambda name: bucket_of(remote.beside(name)).objects,
         store_clock=store_clock,
     )
-    giving_way = GivingWay(drain.gates, courtesy, Sensors(), serve.report_courtesy, clock)
+    sensors = Sensors(PROC, carriers.pids, nursery.counters.read_seconds)
+    giving_way = GivingWay(drain.gates, courtesy, sensors, serve.report_courtesy, clock)
     giving_way.start(signals.sleep)
     drain.run()
+    carriers.close()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from cachetier_client.bucket_format.layout import Layout, pack_name
 from cachetier_client.bucket_format.stored import Content, InPack
 from cachetier_client.bucket_format.uploads import object_metadata
 
+from cachetier.carriers.checked_file import DamagedError
 from cachetier.drain.channel import ChannelClosedError, RefusedReportError
 from cachetier.drain.messages import LocalShard
 from cachetier.drain.object_worker import ObjectWorker
@@ -32,7 +33,7 @@ from cachetier.drain.serve.service import DrainService
 from cachetier.drain.upload.journal import ReportedJournal
 from cachetier.drain.upload.packs import PackSender
 from cachetier.drain.upload.server_copies import Offer
-from cachetier.drain.upload.source import DamagedError, opened_source
+from cachetier.drain.upload.source import opened_source
 from cachetier.drain.upload.stopwatch import elapsed, timed
 from cachetier.drain.upload.target import ConflictError, StrayObjectError, UploadTarget
 from cachetier.drain.upload.uploader import Uploader

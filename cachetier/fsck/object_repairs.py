@@ -15,16 +15,11 @@ from cachetier_client.bucket_format.uploads import (
 )
 from cachetier_client.io.digests import digest_of
 
+from cachetier.carriers.checked_file import DamagedError
 from cachetier.drain.messages import LocalShard
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.journal import Journal
-from cachetier.drain.upload.source import (
-    DamagedError,
-    InlineSource,
-    Lend,
-    ShardSource,
-    opened_source,
-)
+from cachetier.drain.upload.source import InlineSource, Lend, ShardSource, opened_source
 from cachetier.drain.upload.target import ConflictError, Found, UploadTarget, is_verified
 from cachetier.drain.upload.uploader import Span, Upload, UploadContext
 from cachetier.errors import CachetierError

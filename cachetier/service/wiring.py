@@ -18,7 +18,7 @@ from cachetier.access.s3_keys import S3Keys
 from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.config.mounts import check_own_door
 from cachetier.config.settings import Settings
-from cachetier.cpus import parsed_cores
+from cachetier.cpus import default_carriers, parsed_cores
 from cachetier.doors.operations import S3Offer
 from cachetier.drain.messages import Size
 from cachetier.drain.schedule.queue_state import Group, Weights
@@ -87,6 +87,7 @@ def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
         max(LEAST_DRAIN_BYTES, threads * BYTES_OF_THREAD),
         settings.drain_workers,
         threads,
+        default_carriers(cpus) if settings.drain_carriers is None else settings.drain_carriers,
         block_copies=settings.block_copies,
     )
     return DrainSettings(

@@ -18,6 +18,7 @@ from cachetier_client.bucket_format.uploads import PART_BYTES
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
+from cachetier.carriers.checked_file import set_direct
 from cachetier.config.settings import load
 from cachetier.drain.messages import Size
 from cachetier.drain.priority import cgroup
@@ -25,7 +26,7 @@ from cachetier.drain.priority.apply import AUTOGROUP_NICE
 from cachetier.drain.priority.policy import CpuPriority
 from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.drain.upload.buffers import Buffers
-from cachetier.drain.upload.source import FileSource, _set_direct
+from cachetier.drain.upload.source import FileSource
 from cachetier.model.composing import pieces
 from cachetier.remote.settings import RemoteSettings
 from cachetier.service.service import Service
@@ -77,7 +78,7 @@ def test_reading_a_shard_leaves_the_page_cache_alone(tmp_path: Path, direct: boo
         if not source.direct:
             pytest.skip("the disk takes no O_DIRECT")
         if not direct:
-            source.direct = _set_direct(source._descriptor, wanted=False)
+            source.direct = set_direct(source.descriptor, wanted=False)
         for part in pieces(SIZE_BYTES, PART_BYTES):
             with Buffers().lend(part.size_bytes) as buffer:
                 assert source.read(part, buffer)[0] == data[part.start :][: part.size_bytes]

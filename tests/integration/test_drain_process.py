@@ -88,7 +88,7 @@ def node_at(cache_dir: Path, remote: RemoteSettings, server: S3Endpoint) -> Iter
         node.close()
 
 
-FOUR = Size(uploads=4, parts=4)
+FOUR = Size(uploads=4, parts=4, carriers=2)
 
 
 @contextmanager

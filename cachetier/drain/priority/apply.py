@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cachetier import libc
-from cachetier.drain.priority.cgroup import CpuGroup, make_group
+from cachetier.drain.priority.cgroup import CpuGroup, find_group, make_group
 from cachetier.drain.priority.policy import CpuPriority
 
 NICE = 19
@@ -88,6 +88,13 @@ def lower_priority(group: str, cpus: Collection[int] | None = None) -> Courtesy:
     )
     courtesy.set_priority(CpuPriority.LARGE_SHARE)  # for the start; see Stance
     return courtesy
+
+
+def follow(group: str) -> None:
+    """Step behind as the drain has done for which this process carries: into its ``group``."""
+    found = find_group(group)
+    for measure in (_nice, _io_idle, *([found.enter] if found is not None else [])):
+        _tried(measure)
 
 
 def step_aside() -> dict[str, Any]:

@@ -140,6 +140,15 @@ def make_group(name: str, proc: Path = PROC) -> CpuGroup | None:
     return None
 
 
+def find_group(name: str, proc: Path = PROC) -> CpuGroup | None:
+    """Return the group ``name`` that ``make_group`` has made, as it is now; None if none is."""
+    for hierarchy in hierarchies(proc):
+        for parent in _parents(hierarchy):
+            if (parent / name).is_dir():
+                return CpuGroup(parent / name, hierarchy.version)
+    return None
+
+
 def sweep(proc: Path = PROC) -> None:
     """Remove the groups of drains that have ended, whichever service started them.
 

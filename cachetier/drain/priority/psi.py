@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,9 +38,17 @@ def scheduled_seconds(text: bytes) -> tuple[float, float] | None:
 class Sensors:
     """Reads the clocks of pressure; used by one thread."""
 
-    def __init__(self, proc: Path = PROC) -> None:
+    def __init__(
+        self,
+        proc: Path = PROC,
+        carriers: Callable[[], Sequence[int]] = lambda: (),
+        carriers_read_seconds: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        """Sensors of this process and of its carriers: their pids, and for how long they read."""
+        self._proc = proc
         self._pressure = proc / "pressure"
-        self._tasks = proc / "self" / "task"
+        self._carriers = carriers
+        self._carriers_read_seconds = carriers_read_seconds
         self._ended = (0.0, 0.0)
         self._seen: dict[str, tuple[float, float]] = {}
 
@@ -52,14 +61,14 @@ class Sensors:
             io_stalled=stalled_seconds(_start_of(self._pressure / "io")),
             own_cpu_waited=waited,
             own_cpu_used=used,
-            own_io=own_io,
+            own_io=own_io + self._carriers_read_seconds(),
         )
 
     def _own_cpu(self) -> tuple[float, float]:
         """Sum over our threads; those that ended keep counting, or the sum would go back."""
         now: dict[str, tuple[float, float]] = {}
         for thread in self._threads():
-            found = scheduled_seconds(_start_of(self._tasks / thread / "schedstat"))
+            found = scheduled_seconds(_start_of(self._proc / thread / "schedstat"))
             if found is not None:
                 now[thread] = found
         ended = [clocks for thread, clocks in self._seen.items() if thread not in now]
@@ -68,9 +77,12 @@ class Sensors:
         return _sum([self._ended, *now.values()])
 
     def _threads(self) -> list[str]:
-        with suppress(OSError):
-            return os.listdir(self._tasks)[:THREADS_LIMIT]
-        return []
+        found: list[str] = []
+        for process in ("self", *self._carriers()):
+            with suppress(OSError):
+                tasks = f"{process}/task"
+                found += [f"{tasks}/{thread}" for thread in os.listdir(self._proc / tasks)]
+        return found[:THREADS_LIMIT]
 
 
 def _sum(clocks: list[tuple[float, float]]) -> tuple[float, float]:

@@ -19,10 +19,11 @@ from cachetier_client.bucket_format.stored import Content, InPack
 from cachetier_client.bucket_format.uploads import UploadPartRange, object_metadata
 from cachetier_client.io import digests
 
+from cachetier.carriers.checked_file import DamagedError
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.schedule.tasks import Task
 from cachetier.drain.serve.service import DrainService
-from cachetier.drain.upload.source import DamagedError, InlineSource, ShardSource, opened_source
+from cachetier.drain.upload.source import InlineSource, ShardSource, opened_source
 from cachetier.drain.upload.target import UploadTarget, abort_replaced
 from cachetier.drain.upload.uploader import Span, Upload, UploadContext
 from cachetier.errors import NotFoundError

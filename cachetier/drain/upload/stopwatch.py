@@ -46,10 +46,15 @@ class Stopwatch:
         try:
             yield
         finally:
-            ended = self.seconds
-            with self._lock:
-                first, last, busy = self._phases.get(name, (began, ended, 0.0))
-                self._phases[name] = [min(first, began), max(last, ended), busy + ended - began]
+            self.note(name, self.seconds - began)
+
+    def note(self, name: str, seconds: float) -> None:
+        """Count a phase that has lasted so long until now."""
+        ended = self.seconds
+        began = ended - seconds
+        with self._lock:
+            first, last, busy = self._phases.get(name, (began, ended, 0.0))
+            self._phases[name] = [min(first, began), max(last, ended), busy + seconds]
 
 
 _current: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
@@ -81,6 +86,12 @@ def phase(name: str) -> Iterator[None]:
         return
     with watch.phase(name):
         yield
+
+
+def note(name: str, seconds: float) -> None:
+    """Count a phase of the upload that this thread is at, which another process timed."""
+    if (watch := _current.get()) is not None:
+        watch.note(name, seconds)
 
 
 class TimedObjectStore(WrappedObjectStore):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from cachetier_client.bucket_format.uploads import UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
-from cachetier.drain.upload.source import DamagedError, Lend
+from cachetier.carriers.checked_file import DamagedError
+from cachetier.drain.upload.source import Lend
 from cachetier.remote.base import Body
 
 NOISE_BYTES = 6 * BLOCK_BYTES + 11

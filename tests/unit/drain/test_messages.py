@@ -160,5 +160,5 @@ def test_a_descriptor_is_closed_where_its_reply_cannot_be_written() -> None:
 def test_a_drain_sends_as_many_parts_at_once_as_its_memory_has_pieces_for(
     mebibytes: int, parts: int, left: int
 ) -> None:
-    size = Size.within(mebibytes << 20, 8, 2, block_copies=True)
+    size = Size.within(mebibytes << 20, 8, 2, 1, block_copies=True)
     assert (size.parts, size.budget_bytes) == (parts, left << 20)

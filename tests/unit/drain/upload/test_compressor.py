@@ -11,12 +11,12 @@ from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.bucket_format.uploads import UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 
+from cachetier.carriers.checked_file import DamagedError
 from cachetier.codec import planes
 from cachetier.codec.codecs import CODECS, Encoders
 from cachetier.codec.frames import FrameDecoder, FrameEncoder, encoder_bytes
 from cachetier.drain.upload.compressor import Compressor, Made, Recipe
 from cachetier.drain.upload.encoding import Encoding
-from cachetier.drain.upload.source import DamagedError
 from cachetier.errors import CachetierError
 from tests.fakes.bodies import noise
 from tests.unit.drain.shards import NOISE_BYTES, Memory

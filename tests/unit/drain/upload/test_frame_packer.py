@@ -11,6 +11,7 @@ from cachetier_client.bucket_format.stored import FRAME_LIMIT_BYTES, table_bytes
 from cachetier_client.bucket_format.uploads import PART_BYTES, UploadedPart
 from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 
+from cachetier.carriers.checked_file import DamagedError
 from cachetier.codec.frames import FrameEncoder
 from cachetier.drain.upload import frame_packer
 from cachetier.drain.upload.buffers import Buffers
@@ -18,7 +19,6 @@ from cachetier.drain.upload.compressor import Compressor, Recipe
 from cachetier.drain.upload.encoding import Encoding
 from cachetier.drain.upload.frame_packer import Packer
 from cachetier.drain.upload.part_room import PartRoom
-from cachetier.drain.upload.source import DamagedError
 from tests.fakes.bodies import noise
 from tests.unit.drain.shards import NOISE_BYTES, Memory
 

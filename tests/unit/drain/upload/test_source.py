@@ -13,9 +13,10 @@ import pytest
 from cachetier_client.bucket_format.uploads import PART_BYTES, UploadPartRange
 from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, combine, digest_of
 
+from cachetier.carriers.checked_file import DamagedError
 from cachetier.drain.priority.gates import ComputeSlots
 from cachetier.drain.upload.buffers import PIECE_BYTES, Buffers
-from cachetier.drain.upload.source import DamagedError, FileSource, InlineSource
+from cachetier.drain.upload.source import FileSource, InlineSource
 from cachetier.model.composing import pieces
 from cachetier.remote.base import pieces_of, size_of
 from tests.fakes.memory_store import bytes_of
@@ -271,6 +272,6 @@ def test_a_disk_that_takes_o_direct_and_refuses_the_read_is_read_by_way_of_the_p
         source.direct = True
         view, digest = source.read(UploadPartRange(1, 0, len(data)), buffer)
         assert (bytes(view), digest) == (data, digest_of(data))
-        assert not fcntl.fcntl(source._descriptor, fcntl.F_GETFL) & os.O_DIRECT
+        assert not fcntl.fcntl(source.descriptor, fcntl.F_GETFL) & os.O_DIRECT
 
     assert refused == [0]
