@@ -12,20 +12,20 @@ PAGE = DOCS / "metrics.md"
 HEAD = """\
 # Metrics
 
-`GET /metrics` at the HTTP door gives these in the text format of Prometheus (with a `token` set, it wants the token:
-`authorization` in the scrape configuration; see `deploy/prometheus.yml`). This page is made from `cachetier/telemetry/metric_table.py` by `make docs`.
+`GET /metrics` at the HTTP door gives these in Prometheus's text format. With a `token` set it needs
+`authorization` in the scrape configuration; see `deploy/prometheus.yml`. Watch first:
+`cachetier_run_exposure_seconds` against `cachetier_exposure_objective_seconds`, and
+`cachetier_drain_eta_seconds`. [Runbooks](runbooks/README.md) say what to do when an alert fires.
 
-Gauges are read when somebody scrapes, in one transaction, so they belong together. The column *status* names the field of
-[`GET /v1/status`](http.md#status) and `cachetier status --json` that shows the same figure: both are made from the same look at the
-node, and agree. What could not be read is left out of the answer and counted in `cachetier_scrape_errors_total`; all else is there. `drain.` is the durable remote's; a replica's is in `remotes[].drain`. Counters count since the service started, unless it says otherwise.
+- The column *status* names the field of [`GET /v1/status`](http.md#status) with the same figure. `drain.` is the
+  durable remote's; a replica's is in `remotes[].drain`. Gauges are read in one transaction.
+- A gauge that cannot be read is left out, and counted in `cachetier_scrape_errors_total`.
+- Counters count since the service started, unless it says otherwise.
+- Labels have few values: `remote` is `durable` or a name from the settings; `code` is one of the
+  [errors](protocol.md#errors); `run` is one of at most 20 runs (the most exposed, then the newest, with a save in the
+  last 24 hours or something not durable), then `(others)`. Runs that begin with a dot, such as `.bench`, are left out.
 
-Labels have few values, however long a node runs: `remote` is `durable` or a name from the settings, `run` are at most 20 runs with their branches, then `(others)` (the
-most exposed, then the newest; of those with a save in the last 24 hours or with something not durable; never one whose name begins with
-a dot, such as `.bench`: that is a trial, and nobody's training), `code` comes from the list of
-[errors](protocol.md#errors).
-
-To watch first: `cachetier_run_exposure_seconds` against `cachetier_exposure_objective_seconds`, and `cachetier_drain_eta_seconds`.
-[runbooks](runbooks/README.md) says what to do when an alert fires.
+`make docs` makes this page from `cachetier/telemetry/metric_table.py`.
 """
 
 
