@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 
@@ -142,10 +142,21 @@ def lasting_fault(settings: RemoteSettings) -> CheckResult | None:
 
     A call that fails is no such difference.
     """
+    return _first_fault(settings, LASTING)
+
+
+def wants_readback(settings: RemoteSettings) -> bool:
+    """Return whether a remote is seen not to keep CRC-64/NVME; a call that fails shows nothing."""
+    return _first_fault(settings, (remote.check_checksum,)) is not None
+
+
+def _first_fault(
+    settings: RemoteSettings, checks: Sequence[Callable[..., CheckResult]]
+) -> CheckResult | None:
     probe = Probe(settings)
-    known = {check.run for check in _checks_of(settings)}
+    known: set[object] = {check.run for check in _checks_of(settings)}
     try:
-        for check in (each for each in LASTING if each in known):
+        for check in (each for each in checks if each in known):
             with suppress(NotTriedError, CachetierError):
                 finding = check(probe)
                 if finding.state is State.FAIL:

@@ -158,7 +158,7 @@ def _obeys(probe: Probe, key: str, condition: Condition) -> str:
     return "ignored"
 
 
-def check_checksum(probe: Probe, _subject: Subject) -> CheckResult:
+def check_checksum(probe: Probe, _subject: object = None) -> CheckResult:
     probe.needed_object()
     faults = [*_small_faults(probe), *_whole_faults(probe)]
     return judge_checksum(faults, probe.settings.verify)

@@ -35,6 +35,7 @@ class RemoteSettings:
         required: Of a replica: nothing is evicted here before it is there too.
         addressing_style: Where a bucket's name stands; ``auto``: the AWS configuration says so, or
             it is found out.
+        stated: The words of ``assume``: what was found out never goes before them.
         at_rest: How objects are encrypted, and their storage class.
         profile: The AWS profile whose credentials it takes; None for the usual chain.
         scheme: Its kind; see ``cachetier.remote.scheme``.
@@ -52,6 +53,7 @@ class RemoteSettings:
     required: bool = False
     profile: str | None = None
     addressing_style: AddressingStyle = "auto"
+    stated: tuple[str, ...] = ()
     at_rest: AtRest = AS_THE_BUCKET_DOES
     scheme: str = "s3"
 
@@ -71,6 +73,7 @@ class RemoteSettings:
             prefix,
             **{each: values[each] for each in (*same, *others) if each in values},
             **dialect_of(values["assume"]),
+            stated=tuple(values["assume"]),
             spread=values["key_layout"] == "spread",
             role="durable" if name == DURABLE else "replica",
             at_rest=AtRest.checked(values),

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from cachetier_client.units import shown_size
 
 from cachetier.config.settings import Settings
-from cachetier.doctor.checks import lasting_fault
+from cachetier.doctor.checks import lasting_fault, wants_readback
 from cachetier.doctor.refusals import lower_cause_of, reason_of
 from cachetier.doors.listening import bound
 from cachetier.errors import (
@@ -33,7 +34,7 @@ from cachetier.local.recovery import CATALOG_NAME, refuse_in_use
 from cachetier.remote.bounded_calls import alone
 from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
-from cachetier.telemetry.events import REMOTE_REFUSED, REMOTE_UNREACHABLE, tell
+from cachetier.telemetry.events import REMOTE_READBACK, REMOTE_REFUSED, REMOTE_UNREACHABLE, tell
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,9 @@ def room_on_disk(cache_dir: Path) -> Iterator[None]:
 def refuse_wrong_remote(settings: Settings) -> None:
     """Look at the remotes once, if ``cache_dir`` is new; each look takes up to twenty seconds.
 
-    What the durable one takes is tried with small objects, which are gone afterwards.
+    What the durable one takes is tried with small objects, which are gone afterwards. What was
+    found out is kept: objects are read back if the store keeps no CRC-64/NVME. A store without
+    conditional writes is refused, as a person has to say that only one node saves a step.
 
     A remote that cannot be reached, or may yet change its mind, is told in the log. A replica is
     not asked, as it may be away; but its profile is there, or the start ends.
@@ -111,7 +114,7 @@ def refuse_wrong_remote(settings: Settings) -> None:
     if not _is_new(settings.cache_dir):
         return
     durable, *replicas = settings.remotes
-    _refuse_wrong(durable, _ask)
+    _refuse_wrong(durable, lambda remote: _ask(remote, settings.cache_dir))
     for replica in replicas:
         _refuse_wrong(replica, lambda remote: scheme_of(remote).inquire(remote))
 
@@ -135,12 +138,19 @@ def _is_new(cache_dir: Path) -> bool:
         return False  # the service cannot use it either, and says why
 
 
-def _ask(remote: RemoteSettings) -> None:
+def _ask(remote: RemoteSettings, directory: Path) -> None:
     inquiry = scheme_of(remote).inquire(remote)
     inquiry.look(remote.prefix)
-    fault = lasting_fault(inquiry.remote)
+    found = inquiry.remote
+    fault = lasting_fault(found)
     if fault is not None:
         raise ConfigError(f"{_named(remote)}: {fault.measured}", hint=fault.fix)
+    if found.verify == "checksum" and "checksum" not in found.stated and wants_readback(found):
+        found = replace(found, verify="readback")
+        tell(log, REMOTE_READBACK, remote=remote.name)
+    with suppress(OSError):
+        directory.mkdir(mode=0o700, exist_ok=True)
+    scheme_of(remote).keep(remote, found, directory)
 
 
 def _look(remote: RemoteSettings, look: Callable[[RemoteSettings], object]) -> None:

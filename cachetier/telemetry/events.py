@@ -378,6 +378,10 @@ LOOK_FAILED = _error(
 
 # --- the remotes and the drain -------------------------------------------------------------------
 
+REMOTE_READBACK = _info(
+    "remote.readback",
+    "remote %(remote)s keeps no CRC-64/NVME: objects are read back before they are durable",
+)
 REMOTE_UNREACHABLE = _warning(
     "remote.unreachable",
     "remote %(remote)s is unreachable, everything is kept: %(reason)s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import ssl
 import threading
@@ -27,7 +28,7 @@ from cachetier.remote.s3 import boto_client, reconnecting
 from cachetier.remote.s3.boto_client import Credentials, connect
 from cachetier.remote.s3.inquiry import found_style
 from cachetier.remote.s3.reconnecting import Renewed
-from cachetier.remote.s3.scheme import STYLES_FILE, keep, resolved
+from cachetier.remote.s3.scheme import FOUND_FILE, keep, resolved
 from cachetier.remote.s3.store import S3ObjectStore
 from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
@@ -249,8 +250,8 @@ def test_what_was_found_is_kept_and_a_question_that_fails_weakens_nothing(tmp_pa
     found = resolved(other, tmp_path)
     assert found.addressing_style == "auto"
     keep(other, found, tmp_path)
-    assert "another" not in (tmp_path / STYLES_FILE).read_text()
-    (tmp_path / STYLES_FILE).write_text("half a fi")
+    assert "another" not in (tmp_path / FOUND_FILE).read_text()
+    (tmp_path / FOUND_FILE).write_text("half a fi")
     assert resolved(remote, tmp_path).addressing_style == "auto"
 
 
@@ -288,6 +289,31 @@ def test_direct_saves_address_the_bucket_as_the_service_does_and_need_no_lengths
         assert head is not None and head.size_bytes == 5
         assert server.hosts[-1].startswith(f"{BUCKET}.{NAMED}")
         assert "p/a" in server.objects
+
+
+@pytest.mark.usefixtures("names", "keys")
+def test_the_first_start_finds_that_no_checksum_is_kept_and_a_setting_goes_before_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"cache_dir": str(tmp_path / "new"), "remote": f"s3://{BUCKET}/p"}
+    with odd_store(Oddity()) as server:
+        given["remote_endpoint"] = server.url
+        with caplog.at_level(logging.INFO, logger="cachetier.service.first_start"):
+            refuse_wrong_remote(config.load(given))
+        assert server.objects == {}
+    assert "remote durable keeps no CRC-64/NVME" in caplog.text
+    for _ in range(2):  # the second time it is kept although nobody was asked
+        (found_remote,) = remotes_of(config.load(given))
+        assert (found_remote.verify, found_remote.conditional_writes) == ("readback", True)
+        keep(config.load(given).durable, found_remote, tmp_path / "new")
+    (forced,) = remotes_of(config.load(given | {"remote_assume": "checksum"}))
+    assert forced.verify == "checksum"
+    keep(config.load(given | {"remote_assume": "checksum"}).durable, forced, tmp_path / "new")
+    assert remotes_of(config.load(given))[0].verify == "readback"
+
+    given |= {"cache_dir": str(tmp_path / "away"), "remote_endpoint": "http://127.0.0.1:1"}
+    refuse_wrong_remote(config.load(given))
+    assert remotes_of(config.load(given))[0].verify == "checksum"  # nothing was seen
 
 
 # --- doctor, and the first start -----------------------------------------------------------------
@@ -443,10 +469,9 @@ def test_a_node_saves_to_a_store_that_differs_in_all_that_is_supported_and_anoth
                 "socket": tmp_path / name / "s",
                 "remote": remote.url,
                 "remote_endpoint": remote.endpoint,
-                "remote_assume": "readback",
                 "capacity": "1 GB",
             }
-            refuse_wrong_remote(config.load(given))
+            refuse_wrong_remote(config.load(given))  # it finds that no checksum is kept
             with running(given) as service, Client(f"unix://{service.socket}") as client:
                 if name == "saves":
                     client.put_shard(body, run="run", step=1, name="model")
@@ -454,10 +479,11 @@ def test_a_node_saves_to_a_store_that_differs_in_all_that_is_supported_and_anoth
                     client.wait("run", 1, level="durable", timeout_seconds=60)
                 newest = client.latest("run", "durable")
                 assert newest is not None and newest.step == 1
+                assert client.status()["remotes"][0]["verify"] == "readback"
                 into = bytearray(len(body))
                 client.get_shard("run", 1, "model", out=into)
                 assert into == body
-            assert (tmp_path / name / "cache" / STYLES_FILE).exists()
+            assert (tmp_path / name / "cache" / FOUND_FILE).exists()
         assert any(host.startswith(BUCKET) for host in server.hosts)
 
 

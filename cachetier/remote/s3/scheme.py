@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 # Where botocore takes an endpoint from that nobody set, the first one first.
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-STYLES_FILE = "addressing.json"  # what was found out, beside the catalog
+FOUND_FILE = "found.json"  # the properties of stores that were found out, beside the catalog
+STYLES: tuple[AddressingStyle, ...] = ("path", "virtual")
 START_SECONDS = 10.0
 
 
@@ -69,17 +70,20 @@ def for_clients(remote: RemoteSettings) -> dict[str, Any]:
 
 
 def resolved(remote: RemoteSettings, directory: Path) -> RemoteSettings:
-    """Return ``remote`` with its style: as it is said, kept in ``directory``, or answered now.
+    """Return ``remote`` with its properties: as said, kept in ``directory``, or answered now.
 
     Nobody waits long for an answer: a client of ``auto`` asks again.
     """
     from cachetier.remote.s3.inquiry import found_style
 
+    kept = _kept(directory).get(remote.place, ())
+    if "readback" in kept and "checksum" not in remote.stated:
+        remote = replace(remote, verify="readback")
     if remote.addressing_style != "auto" or not has_a_choice(remote.endpoint):
         return remote
     style = stated_style(remote)
     if style == "auto":
-        style = _kept(directory).get(remote.place, style)
+        style = next((each for each in STYLES if each in kept), style)
     with suppress(Exception):  # of whatever kind: the drain meets it too, and says so
         if style == "auto":
             style = alone("addressing", lambda: found_style(remote)).result(START_SECONDS)
@@ -89,12 +93,15 @@ def resolved(remote: RemoteSettings, directory: Path) -> RemoteSettings:
 def keep(remote: RemoteSettings, resolved: RemoteSettings, directory: Path) -> None:
     """Keep what ``resolved`` has made of ``remote``; a disk that takes nothing is no trouble."""
     kept = _kept(directory)
-    new = {resolved.place: resolved.addressing_style}
-    if resolved.addressing_style == "auto" or new.items() <= kept.items():
-        return
-    if stated_style(remote) == "auto":
+    new = set(kept.get(resolved.place, ()))
+    if resolved.addressing_style != "auto" and stated_style(remote) == "auto":
+        new = new.difference(STYLES) | {resolved.addressing_style}
+    if resolved.verify != remote.verify:
+        new.add(resolved.verify)
+    if new.difference(kept.get(resolved.place, ())):
         with suppress(OSError):
-            (directory / STYLES_FILE).write_bytes(msgspec.json.encode(kept | new))
+            text = msgspec.json.encode(kept | {resolved.place: sorted(new)})
+            (directory / FOUND_FILE).write_bytes(text)
 
 
 def server(
@@ -123,10 +130,11 @@ def stated_style(remote: RemoteSettings) -> AddressingStyle:
     return style if style != "auto" else configured_style(remote.profile)
 
 
-def _kept(directory: Path) -> dict[str, AddressingStyle]:
+def _kept(directory: Path) -> dict[str, list[str]]:
+    """Return what was found out, by place: words as ``assume`` has them."""
     with suppress(OSError, msgspec.DecodeError):
-        text = (directory / STYLES_FILE).read_bytes()
-        return msgspec.json.decode(text, type=dict[str, AddressingStyle])
+        text = (directory / FOUND_FILE).read_bytes()
+        return msgspec.json.decode(text, type=dict[str, list[str]])
     return {}
 
 
