@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,6 +31,13 @@ ANSWER_LIMIT_BYTES = 4 << 20
 AT_ONCE = 16
 ROWS_SHOWN = 100
 KEPT_SECONDS = 2.0  # for which all who watch share one round
+
+REASONS: Mapping[type[Exception], str] = {
+    TimeoutError: f"no answer within {ANSWER_SECONDS:g} s",
+    ConnectionRefusedError: "nobody listens there",
+    socket.gaierror: "nobody knows its name",
+    http.client.BadStatusLine: "it speaks no HTTP here",
+}
 
 Fetch = Callable[[str, str | None], str]
 
@@ -115,7 +123,8 @@ class Cluster:
             text = self.fetch(node.url, self.token)
             node.answered(status_in(text, self.monotonic()))
         except Exception as error:  # whatever it is, its row says it
-            words, refused = str(error) or type(error).__name__, isinstance(error, PermissionError)
+            words = REASONS.get(type(error)) or str(error) or type(error).__name__
+            refused = isinstance(error, PermissionError)
             node.failed(words[:300], self.monotonic(), refused=refused)
 
 
@@ -123,12 +132,12 @@ def metrics_of(url: str, token: str | None) -> str:
     """Return the metrics of the node at ``url``, within two seconds and 4 MiB.
 
     Raises:
-        OSError, ValueError: It did not answer, or not with its metrics; says why.
+        OSError, ValueError, HTTPException: It did not answer, or not with its metrics.
     """
     parts = urlsplit(url)
     connection = _connection(parts.scheme, parts.hostname or "", parts.port)
     deadline = time.monotonic() + ANSWER_SECONDS
-    try:
+    with closing(connection):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         connection.request("GET", "/metrics", headers=headers)
         answer = connection.getresponse()
@@ -144,16 +153,6 @@ def metrics_of(url: str, token: str | None) -> str:
             if time.monotonic() > deadline:
                 raise TimeoutError
         return body.decode()
-    except TimeoutError:
-        raise ValueError(f"no answer within {ANSWER_SECONDS:g} s") from None
-    except http.client.HTTPException as error:
-        raise ValueError(f"it speaks no HTTP here: {type(error).__name__}") from None
-    except ConnectionRefusedError:
-        raise ValueError("nobody listens there") from None
-    except socket.gaierror:
-        raise ValueError("nobody knows its name") from None
-    finally:
-        connection.close()
 
 
 def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:

@@ -20,9 +20,9 @@ from cachetier.local.catalog.figures import RankProgress
 from cachetier.model.checkpoint import RankPart, Save
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import OPEN_SAVES, PartState
-from cachetier.number_lists import shown_numbers
 from cachetier.status.view import BAD, GOOD, NEAR, Table, TableCell
 from cachetier.status.words import are, unchecked
+from cachetier.status.words import ranks as ranks_named
 from cachetier.steps.views import StepView
 
 STEPS_SHOWN = 100
@@ -38,7 +38,6 @@ TONES = {
 LATE_SECONDS = 1.0
 RANKS_SHOWN = 64
 LATE_NAMED = 5
-NUMBERS_LIMIT = 40  # characters
 
 
 def step_table(views: Sequence[StepView], now: float, *, here: bool = True) -> Table:
@@ -132,7 +131,7 @@ def timeline_of(
     elapsed = max(0.0, now - save.started_at)
     published = _since(save, save.published_at)
     ended = published if published is not None else _rounded(elapsed)
-    missing = _named(missing_ranks(save.world_size, ranks)) if published is None else ""
+    missing = ranks_named(missing_ranks(save.world_size, ranks)) if published is None else ""
     ranked = _with_lateness(times, elapsed)
     ranked.sort(key=lambda each: (not each.late, each.rank))
     marks = [time for each in times for time in (each.uploaded, each.acknowledged) if time]
@@ -216,18 +215,10 @@ def _findings(
         return found
     unsealed = [each.rank for each in ranks if each.sealed is None]
     if unsealed:
-        found.append(f"It waits for {_named(unsealed)} of this node to seal.")
+        found.append(f"It waits for {ranks_named(unsealed)} of this node to seal.")
     if missing:
         found.append(f"Nothing of {missing} came here: they save on other nodes, or never came.")
     if not unsealed and all(each.uploaded is not None for each in ranks):
         what = "them" if missing else "its turn"
         found.append(f"Everything of this node is in S3; publication waits for {what}.")
     return found
-
-
-def _named(ranks: Sequence[int]) -> str:
-    """Name some ranks, or count them where their names would be a long list."""
-    numbers = shown_numbers(ranks)
-    if not ranks or len(numbers) > NUMBERS_LIMIT:
-        return counted(len(ranks), "rank") if ranks else ""
-    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"

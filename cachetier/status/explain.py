@@ -7,7 +7,7 @@ What it waits for is one word, so that programs can tell: ``ranks`` to seal, ``r
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +17,9 @@ from cachetier_client.calls.unflushed import advice, described
 from cachetier_client.results import UnflushedStep
 from cachetier_client.units import counted, shown_size, shown_span
 
-from cachetier.number_lists import shown_numbers
-from cachetier.status.words import are, remote_trouble, unchecked
+from cachetier.status.words import are, ranks, remote_trouble, unchecked
 
 Status = Mapping[str, Any]
-
-RANKS_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,37 +42,19 @@ def explain(step: StepInfo, status: Status, now: float) -> Explanation:
         status: The status object of the node.
         now: UTC seconds.
     """
-    waits_for, sentences, next_move = "", [_summary(step, now)], ""
-    match step.state:
-        case "published":
-            sentences += _whereabouts(step, now)
-        case "replicated":
-            sentences.append("A replica has it whole; the durable remote could not be asked.")
-        case "superseded" | "refused" | "deleted":
-            sentences.append(_ENDS[step.state])
-        case "damaged":
-            waits_for, sentences = "person", [*sentences, _damage(step)]
-            next_move = "Save the step again, or restore another one."
-        case "aborted":
-            sentences.append("A rank gave it up, so it is never whole, and goes after a while.")
-            next_move = "Save the step again."
-        case "local_only":
-            sentences.append("It is whole here, and a policy keeps it from S3 (docs/drain.md).")
-            next_move = f"Send it all the same: {_flush(step)}."
-        case "open":
-            waits_for = "ranks"
-            sentences += _missing(step, now)
-            next_move = "Look whether those ranks live; what they never seal is never whole."
-        case _:
-            waits_for, draining, next_move = _draining(step, status, now)
-            sentences += draining
-    sentences += _failures(step, status, now)
+    if step.state in _STATES:
+        waits_for, told, next_move = _STATES[step.state]
+        found = [told] if isinstance(told, str) else told(step, now)
+    else:
+        waits_for, found, next_move = _draining(step, status, now)
+    sentences = [_summary(step, now), *found, *_failures(step, status, now)]
     conflict = _error_of(step, status).get("code") == "conflict"
     if conflict and waits_for not in ("", "ranks"):
         waits_for = "person"
         next_move = (
             "Move the foreign object away, unless a manifest names it: then save the step again."
         )
+    next_move = next_move.replace("{flush}", _flush(step))
     return Explanation(step.run, step.step, step.state, waits_for, tuple(sentences), next_move)
 
 
@@ -107,12 +86,6 @@ def explain_unknown(
 
 # --- where it stands -----------------------------------------------------------------------------
 
-_ENDS = {
-    "superseded": "A newer save of the step has replaced it, and nothing of it is sent any more.",
-    "refused": "Another save of the step was published first; this one would need `overwrite`.",
-    "deleted": "It was deleted; what is left of it goes as soon as the drain gets to it.",
-}
-
 
 def _summary(step: StepInfo, now: float) -> str:
     shards = f"{counted(step.shard_count, 'shard')}, {shown_size(step.size_bytes)}"
@@ -139,8 +112,7 @@ def _whereabouts(step: StepInfo, now: float) -> Iterator[str]:
     elif step.is_whole:
         yield "All of it is here as well, so a restore is local."
     else:
-        ranks = "rank" if len(step.ranks) == 1 else "ranks"
-        of_ranks = f"{ranks} {shown_numbers(step.ranks)} of {step.world_size}"
+        of_ranks = f"{ranks(step.ranks)} of {step.world_size}"
         yield f"All of {of_ranks} is here as well, so their restore is local."
     if states["remote"]:
         yield f"{counted(states['remote'], 'shard')} came from other nodes, and lie in S3."
@@ -156,11 +128,7 @@ def _missing(step: StepInfo, now: float) -> Iterator[str]:
     missing = sorted(seen - set(step.ranks))
     since = f" for {shown_span(now - step.started_at)}" if step.started_at is not None else ""
     if missing:
-        named = ", ".join(map(str, missing[:RANKS_NAMED]))
-        more = len(missing) - RANKS_NAMED
-        others = f" and {more} more" if more > 0 else ""
-        noun = "rank" if len(missing) == 1 else "ranks"
-        yield f"It waits{since} for {noun} {named}{others} to seal."
+        yield f"It waits{since} for {ranks(missing)} to seal."
     else:
         yield f"It waits{since} for ranks of this node that have put nothing yet."
     yield _elsewhere(step, len(seen))
@@ -172,10 +140,10 @@ def _elsewhere(step: StepInfo, here: int) -> str:
     return f"{sealed}; {are(elsewhere, 'rank')} elsewhere." if elsewhere > 0 else f"{sealed}."
 
 
-def _damage(step: StepInfo) -> str:
+def _damage(step: StepInfo, _now: float) -> Iterator[str]:
     names = [shard.name for shard in step.shards if shard.state == "quarantined"]
     what = ", ".join(names[:3]) or "a shard"
-    return f"Bytes on this node failed their checksum and are not sent: {what}."
+    yield f"Bytes on this node failed their checksum and are not sent: {what}."
 
 
 # --- what it waits for ---------------------------------------------------------------------------
@@ -256,3 +224,40 @@ def _flush(step: StepInfo) -> str:
 
 def _ago(now: float, at: float) -> str:
     return f"{shown_span(max(0.0, now - at))} ago"
+
+
+# --- by state -------------------------------------------------------------------------------------
+
+# What a step in each state waits for, what is said of it, and the next move of a person; in any
+# other state it is drained.
+_STATES: Mapping[str, tuple[str, str | Callable[[StepInfo, float], Iterable[str]], str]] = {
+    "published": ("", _whereabouts, ""),
+    "replicated": ("", "A replica has it whole; the durable remote could not be asked.", ""),
+    "superseded": ("", "A newer save of the step has replaced it, and nothing of it is sent.", ""),
+    "refused": (
+        "",
+        "Another save of the step was published first; this one would need `overwrite`.",
+        "",
+    ),
+    "deleted": (
+        "",
+        "It was deleted; what is left of it goes as soon as the drain gets to it.",
+        "",
+    ),
+    "damaged": ("person", _damage, "Save the step again, or restore another one."),
+    "aborted": (
+        "",
+        "A rank gave it up, so it is never whole, and goes after a while.",
+        "Save the step again.",
+    ),
+    "local_only": (
+        "",
+        "It is whole here, and a policy keeps it from S3 (docs/drain.md).",
+        "Send it all the same: {flush}.",
+    ),
+    "open": (
+        "ranks",
+        _missing,
+        "Look whether those ranks live; what they never seal is never whole.",
+    ),
+}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,25 +45,28 @@ class Machine:
 
 def warnings_of(store: Store, machine: Machine, node: NodeSnapshot, now: float) -> list[str]:
     """Return one sentence for each."""
-    found = []
-    for remote, progress in zip(machine.remotes, node.remotes, strict=True):
-        found += _of_remote(remote)
-        if remote.role != "durable":
-            found += _of_replica(remote, progress)
-    found += (
-        _of_disk(machine) + _of_inodes(machine) + _of_room(store) + _of_losses(store, machine, now)
-    )
-    found += _of_steps(store, machine.policy, node) + _of_replaced(store, now)
-    return found + _of_bucket(store) + _of_claims(store, now)
-
-
-def _of_remote(remote: RemoteSettings) -> list[str]:
-    if remote.conditional_writes:
-        return []
-    where = "" if remote.role == "durable" else f" at {remote.name}"
+    remotes = zip(machine.remotes, node.remotes, strict=True)
     return [
-        f"`unconditional` is assumed{where}: two nodes that save one step may overwrite each other"
+        *(text for each in remotes for text in _of_remote(*each)),
+        *_of_disk(machine),
+        *_of_inodes(machine),
+        *_of_room(store),
+        *_of_losses(store, machine, now),
+        *_of_steps(store, machine.policy, node),
+        *_of_replaced(store, now),
+        *_of_bucket(store),
+        *_of_claims(store, now),
     ]
+
+
+def _of_remote(remote: RemoteSettings, progress: RemoteProgress) -> Iterator[str]:
+    if not remote.conditional_writes:
+        where = "" if remote.role == "durable" else f" at {remote.name}"
+        what = f"`unconditional` is assumed{where}: two nodes that save one step may"
+        yield f"{what} overwrite each other"
+    if given_up := progress.pending.given_up:
+        what = f"replica {remote.name} never gets {counted(given_up, 'step')}: bytes left this node"
+        yield f"{what} before they were there; `required = true` would keep them"
 
 
 def _of_claims(store: Store, now: float) -> list[str]:
@@ -74,23 +77,13 @@ def _of_claims(store: Store, now: float) -> list[str]:
     ]
 
 
-def _of_replica(remote: RemoteSettings, progress: RemoteProgress) -> list[str]:
-    if not progress.pending.given_up:
-        return []
-    steps = counted(progress.pending.given_up, "step")
-    what = f"replica {remote.name} never gets {steps}: bytes left this node before they were there"
-    return [f"{what}; `required = true` would keep them"]
-
-
-def _of_disk(machine: Machine) -> list[str]:
-    found = []
+def _of_disk(machine: Machine) -> Iterator[str]:
     if machine.filesystem in ("tmpfs", "ramfs"):
-        found.append("the cache is in memory: nothing survives the loss of power")
+        yield "the cache is in memory: nothing survives the loss of power"
     if not machine.disk.get("direct_io", False):
-        found.append("the disk refuses O_DIRECT: puts go through the page cache, slower")
+        yield "the disk refuses O_DIRECT: puts go through the page cache, slower"
     if not machine.disk.get("attributes", False):
-        found.append("the disk keeps no extended attributes: a lost catalog could not be rebuilt")
-    return found
+        yield "the disk keeps no extended attributes: a lost catalog could not be rebuilt"
 
 
 def _of_inodes(machine: Machine) -> list[str]:
@@ -108,53 +101,50 @@ def _of_inodes(machine: Machine) -> list[str]:
     return [found]
 
 
-def _of_room(store: Store) -> list[str]:
-    found, space, reserve = store.open_files.refusals(), store.space, store.reserve
+def _of_room(store: Store) -> Iterator[str]:
+    space, reserve = store.space, store.reserve
+    yield from store.open_files.refusals()
     if space.disk_is_full:
-        found.append(
+        yield (
             f"the disk is full at {shown_size(space.limit_bytes)} of "
             f"{shown_size(space.capacity_bytes)}: others fill it. Clean shards go first, then puts "
             "do as when_full says; free space, or lower `capacity`: docs/runbooks/write-errors.md"
         )
     if reserve is not None and reserve.is_low:
-        found.append(
+        yield (
             f"{shown_size(reserve.left_bytes)} are left of the catalog's reserve: the disk is full."
             " Without it nothing is drained or evicted; free space: docs/runbooks/write-errors.md"
         )
-    return found
 
 
-def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> list[str]:
-    found = []
+def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> Iterator[str]:
     every = policy.durable_every
     if every > 1:
         runs = store.look(saves.never_durable_runs, every, SKIPPED_STEPS)
-        found += [
+        yield from (
             f"durable_every {every} divides no step of {run}: none is drained"
             for run in runs
             if not is_hidden(run)
-        ]
+        )
     capacity_bytes, totals = node.service.capacity_bytes, node.totals
     if totals.pins.size_bytes > PINNED_SHARE * capacity_bytes:
-        found.append(
+        yield (
             f"pinned steps take {shown_size(totals.pins.size_bytes)} of "
             f"{shown_size(capacity_bytes)}: `cachetier pin --list`, then `pin --remove` some"
         )
     if totals.unwanted.shards:
         unwanted = shown_size(totals.unwanted.size_bytes)
-        found.append(
+        yield (
             f"{unwanted} of {_named(totals.unwanted_saves)} are drained "
             "by nobody: another save of the step came before. They go after a day; "
             "`cachetier prune` collects them now"
         )
-    return found
 
 
-def _of_losses(store: Store, machine: Machine, now: float) -> list[str]:
-    found = []
+def _of_losses(store: Store, machine: Machine, now: float) -> Iterator[str]:
     lost_at = store.look(notes.newest_incident_at, LOG_LOST)
     if lost_at is not None and now - lost_at < KEPT_SECONDS:
-        found.append(
+        yield (
             f"the node lost its catalog's log, {shown_span(now - lost_at)} ago: shards of up to "
             "64 KiB, evicted ones, and seals, may be lost. Compare `cachetier ls RUN STEP` with "
             "what was saved"
@@ -162,24 +152,18 @@ def _of_losses(store: Store, machine: Machine, now: float) -> list[str]:
     aside = list(LostAndFound(Path(machine.cache_dir)).all())
     if aside:
         size = shown_size(sum(file.size_bytes for file in aside))
-        found.append(
+        yield (
             f"lost+found holds {counted(len(aside), 'file')}, {size}, that no row names: "
             "`cachetier fsck` says what they are. What nobody needs goes after a day, the rest "
             "after 30"
         )
-    return found
 
 
 def _of_replaced(store: Store, now: float) -> list[str]:
     codes = SaveSupersededError.code, StepPublishedError.code
     messages = store.look(figures.replaced_elsewhere, codes, now - NOTICED_SECONDS)
-    more = f" (and {len(messages) - NAMED_STEPS} more)" if len(messages) > NAMED_STEPS else ""
-    named = "; ".join(messages[:NAMED_STEPS])
-    return (
-        [f"steps of this node were replaced by another node's save: {named}{more}"]
-        if messages
-        else []
-    )
+    named = _first(messages, "; ")
+    return [f"steps of this node were replaced by another node's save: {named}"] if named else []
 
 
 def _of_bucket(store: Store) -> list[str]:
@@ -190,6 +174,9 @@ def _of_bucket(store: Store) -> list[str]:
 
 
 def _named(saves: Sequence[tuple[str, int]]) -> str:
-    steps = [f"{run}/{step}" for run, step in saves]
-    more = len(steps) - NAMED_STEPS
-    return ", ".join(steps[:NAMED_STEPS]) + (f" and {more} more" if more > 0 else "")
+    return _first([f"{run}/{step}" for run, step in saves], ", ")
+
+
+def _first(found: Sequence[str], between: str) -> str:
+    more = len(found) - NAMED_STEPS
+    return between.join(found[:NAMED_STEPS]) + (f" and {more} more" if more > 0 else "")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
+from cachetier.number_lists import shown_numbers
+
 UNCHECKED_SECONDS = 10.0  # twice as long as knowledge of a published step is fresh
 NEAR_SHARE = 0.5  # of the objective
 STANDSTILL_SECONDS = 60.0
 QUIET_SECONDS = 300.0  # in the midst of a save
+NUMBERS_LIMIT = 40  # characters
 OTHERS = "(others)"  # the row of the runs that have none: no run can be called so
 WELL_STATES = ("ok", "unasked")  # of a remote with which nothing is wrong that anybody knows of
 _LONG_UNITS = ((86_400.0, "day"), (3_600.0, "hour"), (60.0, "minute"), (1.0, "second"))
@@ -115,6 +118,14 @@ def last_error(drain: Status, now: float) -> list[str]:
 def are(number: int, noun: str) -> str:
     """Return how many there are, with their verb: ``1 shard is``, ``2 shards are``."""
     return f"{counted(number, noun)} {'is' if number == 1 else 'are'}"
+
+
+def ranks(numbers: Collection[int]) -> str:
+    """Name some ranks, or count them where their names would be a long list; empty if none."""
+    shown = shown_numbers(numbers)
+    if len(shown) > NUMBERS_LIMIT:
+        return counted(len(numbers), "rank")
+    return f"rank{'s' if len(numbers) > 1 else ''} {shown}" if shown else ""
 
 
 def long_span(seconds: float) -> str:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from cachetier.doors.http.browsers import CONSOLE_PATH
-from cachetier.doors.http.console.visit import is_admin, page, visit_router
+from cachetier.doors.http.console.visit import is_admin, page
 from cachetier.doors.http.front import caller_of
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import RouteError
@@ -99,10 +99,14 @@ class Wish:
     step: int | None = None
     value: str = ""
 
+    @property
+    def where(self) -> tuple[str, int]:
+        return self.run or "", self.step or 0
 
-def action_routes(node: Operations, pools: Pools) -> APIRouter:
-    """Return the question and the answer of each action."""
-    router, does = visit_router(), _actions(node)
+
+def add_actions(router: APIRouter, node: Operations, pools: Pools) -> None:
+    """Add the question and the answer of each action."""
+    does = _actions(node)
 
     @router.get(f"{CONSOLE_PATH}actions/{{name}}")
     async def ask(request: Request, name: str) -> Response:
@@ -124,8 +128,6 @@ def action_routes(node: Operations, pools: Pools) -> APIRouter:
             answer = await pools.patient(does[name], wish)
         return page(request, "done.html", action=action, answer=answer)
 
-    return router
-
 
 def _current(node: Operations, name: str, wish: Wish) -> str:
     """Return what stands in the field of an action before a person types."""
@@ -133,7 +135,7 @@ def _current(node: Operations, name: str, wish: Wish) -> str:
         limit = node.steer.rate_limit()
         return f"{shown_size(limit)}/s" if limit else ""
     if name == "restore":  # the ranks of this node, where it has been the step's before
-        here = node.checkpoints.progress(wish.run or "", wish.step or 0)
+        here = node.checkpoints.progress(*wish.where)
         return shown_numbers([each.rank for each in here.ranks]) if here is not None else ""
     return ""
 
@@ -164,31 +166,21 @@ def _asked(request: Request, name: str, fields: bytes) -> tuple[Action, Wish]:
 def _actions(node: Operations) -> Mapping[str, Callable[[Wish], str]]:
     steps = node.checkpoints
 
-    def flush(wish: Wish) -> str:
-        return _left(steps.flush(wish.run, wish.step, 0.0))
-
-    def pin(wish: Wish) -> str:
-        pinned = steps.pin(wish.run or "", wish.step or 0)
-        return f"Pinned: {shown_size(pinned.local_bytes)} stay here."
-
-    def unpin(wish: Wish) -> str:
-        was = steps.unpin(wish.run or "", wish.step or 0)
-        return "It is not pinned any more." if was else "It was not pinned."
-
-    def delete(wish: Wish) -> str:
-        deleted = steps.delete_step(wish.run or "", wish.step or 0)
-        return f"Deleted: {counted(deleted, 'shard')} here; what S3 has of it goes next."
-
     def retry(_wish: Wish) -> str:
         node.steer.retry()
         return "The drain tries again now."
 
     return {
-        "flush": flush,
+        "flush": lambda wish: _left(steps.flush(wish.run, wish.step, 0.0)),
         "restore": lambda wish: _restore(node, wish),
-        "pin": pin,
-        "unpin": unpin,
-        "delete": delete,
+        "pin": lambda wish: f"Pinned: {shown_size(steps.pin(*wish.where).local_bytes)} stay here.",
+        "unpin": lambda wish: (
+            f"It {'is not pinned any more' if steps.unpin(*wish.where) else 'was not pinned'}."
+        ),
+        "delete": lambda wish: (
+            f"Deleted: {counted(steps.delete_step(*wish.where), 'shard')} here; what S3 has of it "
+            "goes next."
+        ),
         "retry": retry,
         "rate": lambda wish: _limit_rate(node, wish),
     }
@@ -199,7 +191,7 @@ def _restore(node: Operations, wish: Wish) -> str:
         ranks = parsed_numbers(wish.value, "ranks")
     except ValueError as error:
         raise InvalidRequestError(str(error), hint="Nothing was done.") from None
-    coming = node.whole_steps.begin(wish.run or "", wish.step or 0, ranks)
+    coming = node.whole_steps.begin(*wish.where, ranks)
     if not coming.shards:
         return "All of it is here already."
     shards, size = counted(coming.shards, "shard"), shown_size(coming.size_bytes)

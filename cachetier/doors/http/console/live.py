@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from cachetier.console.history import LOOK_SECONDS
 from cachetier.doors.http.browsers import CONSOLE_PATH, session_in
 from cachetier.doors.http.console.sections import Live
-from cachetier.doors.http.console.visit import sees_node, visit_router
+from cachetier.doors.http.console.visit import sees_node
 from cachetier.doors.http.front import address_of, caller_of
 from cachetier.doors.operations import Operations
 from cachetier.errors import CachetierError
@@ -30,9 +30,8 @@ RETRY_MS = 1000  # in which a browser that was cut off asks again
 QUIET_ROUNDS = 15  # after which a stream without news says that it lives
 
 
-def live_routes(node: Operations, live: Live) -> APIRouter:
-    """Return the stream of each page."""
-    router = visit_router()
+def add_live(router: APIRouter, node: Operations, live: Live) -> None:
+    """Add the stream of each page."""
 
     @router.get(f"{CONSOLE_PATH}live")
     async def of_page(request: Request, run: str = "", step: str = "") -> Response:
@@ -41,8 +40,6 @@ def live_routes(node: Operations, live: Live) -> APIRouter:
         number = names.parsed_step(step) if step else None
         stream = _events(request, node, live, run, number)
         return StreamingResponse(stream, media_type="text/event-stream")
-
-    return router
 
 
 async def _events(
@@ -94,7 +91,7 @@ async def _news(request: Request, live: Live, run: str, step: int | None) -> Map
         return await live.of_run(caller, run)
     found = dict(await live.of_node(caller))
     latest = live.history.latest
-    if latest is None or not sees_node(live.node.access, caller):
+    if latest is None or not sees_node(caller):
         return found
     return {**found, "sample": json.dumps(latest.sample())}
 

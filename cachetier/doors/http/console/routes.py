@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from cachetier_client.identity import names
 from fastapi import APIRouter, Request
+from pydantic import BeforeValidator
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from cachetier.console.cluster import Cluster
 from cachetier.console.rendering import run_url, runbooks, static_files
 from cachetier.doors.http.browsers import CONSOLE_PATH, HOME_PATH
-from cachetier.doors.http.console.actions import action_routes
-from cachetier.doors.http.console.live import live_routes
+from cachetier.doors.http.console.actions import add_actions
+from cachetier.doors.http.console.live import add_live
 from cachetier.doors.http.console.sections import FIRST_ROWS, PAGE_EVENTS, Live
 from cachetier.doors.http.console.visit import missing_page, page, sees_node, visit_router
 from cachetier.doors.http.front import caller_of
@@ -22,49 +23,48 @@ from cachetier.errors import NotFoundError, RemoteError
 
 OBJECTS_SHOWN = 200
 RUN_HINT = "The page of the node lists the runs that it knows."
+Run = Annotated[str, BeforeValidator(names.checked_run)]
+Step = Annotated[int, BeforeValidator(names.parsed_step)]
 _RUN, _STEP = f"{CONSOLE_PATH}runs/{{run}}", f"{CONSOLE_PATH}runs/{{run}}/{{step}}"
 
 
 def console_routes(node: Operations, live: Live, cluster: Cluster) -> list[APIRouter]:
     """Return all that is below ``/`` and ``/console/``."""
-    return [
-        _pages(node, live),
-        _parts(live),
-        _cluster_pages(node, live, cluster),
-        live_routes(node, live),
-        action_routes(node, live.pools),
-        _static_routes(),
-    ]
+    router, for_all = visit_router(), APIRouter(include_in_schema=False)
+    _add_pages(router, node, live)
+    _add_parts(router, live)
+    _add_cluster(router, node, live, cluster)
+    add_live(router, node, live)
+    add_actions(router, node, live.pools)
+    _add_static(for_all)
+    return [router, for_all]
 
 
-def _pages(node: Operations, live: Live) -> APIRouter:
-    router = visit_router()
-
+def _add_pages(router: APIRouter, node: Operations, live: Live) -> None:
     @router.get(HOME_PATH)
     async def home(request: Request) -> Response:
         caller = caller_of(request.scope)
-        sections, sees = await live.of_node(caller), sees_node(node.access, caller)
+        sections, sees = await live.of_node(caller), sees_node(caller)
         return page(request, "node.html", sections=sections, sees_node=sees)
 
     @router.get(f"{CONSOLE_PATH}runs")
-    async def look_up(run: str) -> Response:
-        return RedirectResponse(run_url(names.checked_run(run)), 303)
+    async def look_up(run: Run) -> Response:
+        return RedirectResponse(run_url(run), 303)
 
     @router.get(_RUN)
-    async def run_page(request: Request, run: str) -> Response:
+    async def run_page(request: Request, run: Run) -> Response:
         caller = caller_of(request.scope)
-        sections = await live.of_run(caller, names.checked_run(run))
+        sections = await live.of_run(caller, run)
         if not await live.is_known(caller, run):
             raise NotFoundError(f"neither this node nor S3 has a run {run}", hint=RUN_HINT)
         return page(request, "run.html", sections=sections, run=run)
 
     @router.get(_STEP)
-    async def step_page(request: Request, run: str, step: str) -> Response:
-        caller, number = caller_of(request.scope), names.parsed_step(step)
-        sections = await live.of_step(caller, names.checked_run(run), number)
-        window, lines = await live.lines(caller, run, number, 0, FIRST_ROWS)
-        what: dict[str, Any] = {"sections": sections, "run": run, "step": number}
-        return page(request, "step.html", window=window, lines=lines, **what)
+    async def step_page(request: Request, run: Run, step: Step) -> Response:
+        caller = caller_of(request.scope)
+        sections = await live.of_step(caller, run, step)
+        shown: dict[str, Any] = await live.lines(caller, run, step, 0, FIRST_ROWS)
+        return page(request, "step.html", sections=sections, run=run, step=step, **shown)
 
     @router.get(f"{CONSOLE_PATH}mounts/{{name}}")
     async def mount_page(
@@ -92,12 +92,9 @@ def _pages(node: Operations, live: Live) -> APIRouter:
             return missing_page(request)
         return page(request, "runbook.html", name=name.removesuffix(".md"), text=text)
 
-    return router
 
-
-def _parts(live: Live) -> APIRouter:
-    """Return what the scripts of the pages ask for."""
-    router = visit_router()
+def _add_parts(router: APIRouter, live: Live) -> None:
+    """Add what the scripts of the pages ask for."""
 
     @router.get(f"{CONSOLE_PATH}history")
     async def history(request: Request) -> Response:
@@ -105,34 +102,28 @@ def _parts(live: Live) -> APIRouter:
         return JSONResponse(live.history.columns())
 
     @router.get(f"{CONSOLE_PATH}in-bucket/{{run}}")
-    async def in_bucket(request: Request, run: str) -> Response:
+    async def in_bucket(request: Request, run: Run) -> Response:
         found, trouble = None, None
         try:
-            found = await live.in_bucket(caller_of(request.scope), names.checked_run(run))
+            found = await live.in_bucket(caller_of(request.scope), run)
         except RemoteError as error:
             trouble = error.message
         return page(request, "in_bucket.html", steps=found, paths=(), trouble=trouble)
 
     @router.get(f"{_STEP}/lines")
     async def lines(
-        request: Request, run: str, step: str, first: int = 0, rows: int = FIRST_ROWS
+        request: Request, run: Run, step: Step, first: int = 0, rows: int = FIRST_ROWS
     ) -> Response:
-        where = names.checked_run(run), names.parsed_step(step)
-        window, found = await live.lines(caller_of(request.scope), *where, first, rows)
-        return page(request, "lines.html", window=window, lines=found)
+        shown: dict[str, Any] = await live.lines(caller_of(request.scope), run, step, first, rows)
+        return page(request, "lines.html", **shown)
 
     @router.get(f"{_STEP}/shards/{{version}}")
-    async def shard(request: Request, run: str, step: str, version: int) -> Response:
-        where = names.checked_run(run), names.parsed_step(step)
-        place = await live.shard(caller_of(request.scope), *where, version)
-        return page(request, "shard.html", run=run, step=where[1], **place)
-
-    return router
+    async def shard(request: Request, run: Run, step: Step, version: int) -> Response:
+        place = await live.shard(caller_of(request.scope), run, step, version)
+        return page(request, "shard.html", run=run, step=step, **place)
 
 
-def _cluster_pages(node: Operations, live: Live, cluster: Cluster) -> APIRouter:
-    router = visit_router()
-
+def _add_cluster(router: APIRouter, node: Operations, live: Live, cluster: Cluster) -> None:
     async def asked(request: Request, words: str) -> dict[str, Any]:
         node.access.check(caller_of(request.scope), "status", None)
         return {"words": words, **await live.pools.patient(cluster.shown, words)}
@@ -145,12 +136,8 @@ def _cluster_pages(node: Operations, live: Live, cluster: Cluster) -> APIRouter:
     async def cluster_nodes(request: Request, words: str = "") -> Response:
         return page(request, "cluster_nodes.html", **await asked(request, words))
 
-    return router
 
-
-def _static_routes() -> APIRouter:
-    router = APIRouter(include_in_schema=False)
-
+def _add_static(router: APIRouter) -> None:
     @router.get(f"{CONSOLE_PATH}static/{{name:path}}")
     async def static(request: Request, name: str) -> Response:
         found = static_files().get(name)
@@ -160,5 +147,3 @@ def _static_routes() -> APIRouter:
         if request.headers.get("if-none-match") == found.etag:
             return Response(status_code=304, headers=headers)
         return Response(found.body, headers=headers, media_type=found.media_type)
-
-    return router

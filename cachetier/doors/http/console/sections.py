@@ -30,7 +30,6 @@ FIRST_ROWS = 24
 PENDING_ROWS = 12
 
 Sections = Mapping[str, Markup]
-Lines = tuple[grid.GridWindow, tuple[grid.Line, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class Live:
         seen = (base_run(run) for run in found if not is_hidden(run) and caller.principal.sees(run))
         runs = list(dict.fromkeys(seen))
         events = rendered("events.html", events=self.events(caller)[:EVENTS_SHOWN])
-        if not sees_node(self.node.access, caller):
+        if not sees_node(caller):
             mounts = view.mounts([{"mount": name} for name in self.node.s3.seen_by(caller)])
             rows = rendered("runs.html", runs=view.runs(None, runs), mounts=mounts)
             return {"runs": rows, "events": events}
@@ -127,15 +126,18 @@ class Live:
         with self.node.access.doing(caller, "step", run, step=step):
             return await self.pools.patient(self.node.checkpoints.progress, run, step)
 
-    async def lines(self, caller: Caller, run: str, step: int, first: int, rows: int) -> Lines:
+    async def lines(
+        self, caller: Caller, run: str, step: int, first: int, rows: int
+    ) -> dict[str, Any]:
         """Return some lines of a step's grid; none where this node knows no such step."""
         found = await self.progress(caller, run, step)
+        window = grid.window_of(found.ranks if found is not None else (), first, rows)
         if found is None:
-            return grid.window_of((), 0, rows), ()
-        window = grid.window_of(found.ranks, first, rows)
+            return {"window": window, "lines": ()}
         where = found.save, window.start, window.shards
         shards = await self.pools.patient(self.node.checkpoints.places, *where)
-        return window, grid.filled(window, shards, self._uploading(run, step), time.time())
+        lines = grid.filled(window, shards, self._uploading(run, step), time.time())
+        return {"window": window, "lines": lines}
 
     async def shard(self, caller: Caller, run: str, step: int, version: int) -> dict[str, Any]:
         """Return one shard, and its level.
