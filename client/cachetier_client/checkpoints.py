@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Self, SupportsIndex
+from typing import Self, SupportsIndex
 
 from cachetier_client.bucket_format.stored import ShardFacts
 from cachetier_client.calls.caller import Caller, reaches
 from cachetier_client.errors import CachetierClientError, InvalidRequestError, inherited
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.io.buffers import ShardData
 from cachetier_client.io.ring import Ring
 from cachetier_client.results import Receipt
 from cachetier_client.streams.writer import ShardWriter
@@ -63,7 +64,7 @@ class Checkpoint:
 
     def put(
         self,
-        data: Any,
+        data: ShardData,
         name: str,
         *,
         timeout_seconds: float | None = None,

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, SupportsIndex, overload
 
 from cachetier_client.bucket_format.stored import ShardFacts
 from cachetier_client.calls.caller import Caller, checked_ack
-from cachetier_client.calls.reads import Reads
+from cachetier_client.calls.reads import GET_SECONDS, Reads
 from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.clock import Clock, SystemClock
@@ -20,6 +20,7 @@ from cachetier_client.identity import save_ids
 from cachetier_client.identity.names import SaveIds, checked_step
 from cachetier_client.identity.ranks import place_of
 from cachetier_client.io.block_file import BlockFiles
+from cachetier_client.io.buffers import ShardData
 from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
 from cachetier_client.results import AckLevel, Receipt
@@ -87,7 +88,7 @@ class Client(Reads):
 
     def put_shard(  # noqa: PLR0913 - the ids, fixed names all
         self,
-        data: Any,
+        data: ShardData,
         *,
         step: SupportsIndex,
         name: str,
@@ -143,12 +144,28 @@ class Client(Reads):
         step: SupportsIndex,
         name: str,
         mode: Literal["wb"] = "wb",
-        **options: Any,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        ack: AckLevel = "local",
+        timeout_seconds: float = PUT_SECONDS,
+        save_id: str | None = None,
+        overwrite: bool = False,
+        element_size: SupportsIndex | None = None,
+        size_bytes: int | None = None,
+        ring: Ring | None = None,
     ) -> ShardWriter: ...
 
     @overload
     def open_shard(
-        self, run: str | None, step: SupportsIndex, name: str, mode: Literal["rb"], **options: Any
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        name: str,
+        mode: Literal["rb"],
+        *,
+        restore: bool = False,
+        timeout_seconds: float = GET_SECONDS,
     ) -> ShardReader: ...
 
     def open_shard(

@@ -15,7 +15,7 @@ import time
 
 import deepspeed
 import torch
-from cachetier_client.integrations.deepspeed import lay_out, use_cachetier  # cachetier
+from cachetier_client.integrations.deepspeed import restore_latest, use_cachetier  # cachetier
 from torch import nn
 
 parser = argparse.ArgumentParser()
@@ -47,7 +47,7 @@ engine, *_ = deepspeed.initialize(
 )
 own = engine.checkpoint_engine
 ours = use_cachetier(engine, options.run, decoupled=options.decoupled)  # cachetier
-tag = lay_out(options.folder, options.run)  # cachetier
+tag = restore_latest(options.folder, options.run)  # cachetier
 if tag:
     engine.load_checkpoint(options.folder, tag)
 resumed_at = engine.global_steps

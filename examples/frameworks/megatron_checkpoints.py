@@ -35,7 +35,7 @@ if __name__ == "__main__":
     import torch.distributed as dist
     from cachetier_client.integrations.megatron import (  # cachetier
         CachetierSaveStrategy,
-        bring_back,
+        restore_latest,
     )
     from megatron.core import dist_checkpointing
     from megatron.core.dist_checkpointing import ShardedTensor
@@ -59,7 +59,7 @@ if __name__ == "__main__":
     own = TorchDistSaveShardedStrategy()
     ours = CachetierSaveStrategy(options.run)  # cachetier
     queue = AsyncCallsQueue()
-    folder = bring_back(options.root, options.run)  # cachetier
+    folder = restore_latest(options.root, options.run)  # cachetier
     if folder:
         loaded = dist_checkpointing.load(state(), folder)
         weights, iteration = loaded["weights"], loaded["iteration"]

@@ -17,7 +17,7 @@ from cachetier_client.integrations.orbax import (  # cachetier
     CachetierHandler,
     CachetierRestore,
     CachetierSave,
-    bring_back,
+    restore_latest,
 )
 
 parser = argparse.ArgumentParser()
@@ -30,7 +30,7 @@ parser.add_argument("--fail-after", type=int, default=0, help="end without a wor
 parser.add_argument("--compare", action="store_true", help="every other save Orbax's own way")
 options = parser.parse_args()
 
-bring_back(options.folder, options.run)  # cachetier
+restore_latest(options.folder, options.run)  # cachetier
 keep = ocp.CheckpointManagerOptions(max_to_keep=options.keep)
 manager = ocp.CheckpointManager(
     os.path.abspath(options.folder),

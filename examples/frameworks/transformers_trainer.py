@@ -16,7 +16,10 @@ import time
 from typing import Any
 
 import torch
-from cachetier_client.integrations.transformers import CachetierCallback, resume_folder  # cachetier
+from cachetier_client.integrations.transformers import (
+    CachetierCallback,
+    restore_latest,
+)  # cachetier
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
 
@@ -94,7 +97,7 @@ def main() -> None:
         train_dataset=Numbers(),
         callbacks=[CachetierCallback(options.run), KilledAt(options.kill_at)],  # cachetier
     )
-    folder = resume_folder(f"cachetier://{options.run}/latest", args.output_dir)  # cachetier
+    folder = restore_latest(args.output_dir, options.run)  # cachetier
     trainer.train(resume_from_checkpoint=folder)
 
     weights = b"".join(each.numpy().tobytes() for each in trainer.model.state_dict().values())

@@ -227,16 +227,16 @@ def test_streams_on_one_small_ring_do_not_hold_each_other_up(
     data = {f"s{number}": patterned(5 * BLOCK_BYTES + number) for number in range(3)}
 
     def write(name: str) -> None:
-        with client.open_shard(None, 7, name, ring=ring) as stream:
+        with client.open_shard(None, 7, name, ring=shared) as stream:
             stream.write_later(len(data[name]), copying(data[name], []))
 
-    with Ring(blocks * BLOCK_BYTES) as ring:
+    with Ring(blocks * BLOCK_BYTES) as shared:
         threads = [threading.Thread(target=write, args=(name,)) for name in data]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert ring.free_blocks == blocks
+        assert shared.free_blocks == blocks
 
     assert {name: kept(service, name) for name in data} == data
 

@@ -134,6 +134,14 @@ class AsyncClient(OnThreads[Client]):
     adopt = awaited(Client.adopt)
     status = awaited(Client.status)
     whoami = awaited(Client.whoami)
+    mounts = awaited(Client.mounts)
+    objects = awaited(Client.objects)
+    settle_object = awaited(Client.settle_object)
+    link = awaited(Client.link)
+    create_token = awaited(Client.create_token)
+    create_s3_key = awaited(Client.create_s3_key)
+    tokens = awaited(Client.tokens)
+    revoke_token = awaited(Client.revoke_token)
 
     # --- files and streams -----------------------------------------------------------------------
 

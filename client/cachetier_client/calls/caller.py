@@ -34,7 +34,7 @@ from cachetier_client.errors import (
     machine_failure,
 )
 from cachetier_client.identity.names import SaveIds, checked_run
-from cachetier_client.io.buffers import element_size_of, gathered, is_source
+from cachetier_client.io.buffers import ShardData, element_size_of, gathered, is_source
 from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
 from cachetier_client.results import Incident, LevelReached, Receipt, StillComing
@@ -139,7 +139,7 @@ class Caller:
         self,
         part: SaveIds,
         name: str,
-        data: Any,
+        data: ShardData,
         ack: str,
         timeout_seconds: float,
         element_size: SupportsIndex | None = None,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from cachetier_client.calls.access import Access
 from cachetier_client.identity.names import ShardIds, checked_name, checked_step
-from cachetier_client.io.buffers import bytes_of
+from cachetier_client.io.buffers import TensorLike, bytes_of
 from cachetier_client.streams.ranges import checked_ranges, read_ranges, read_through
 from cachetier_client.streams.reader import ShardReader
 from cachetier_client.transport.base import Source
@@ -24,7 +24,7 @@ class Reads(Access):
         step: SupportsIndex,
         name: str,
         *,
-        out: Any = None,
+        out: TensorLike | None = None,
         timeout_seconds: float = GET_SECONDS,
     ) -> memoryview:
         """Return one shard's bytes, verified, from the nearest copy.
@@ -82,7 +82,7 @@ class Reads(Access):
         self,
         run: str | None,
         step: SupportsIndex,
-        ranges: Mapping[str, Sequence[tuple[int, Any]]],
+        ranges: Mapping[str, Sequence[tuple[int, TensorLike]]],
         *,
         timeout_seconds: float = GET_SECONDS,
     ) -> int:

@@ -2,14 +2,14 @@
 
     engine, *_ = deepspeed.initialize(...)
     use_cachetier(engine, "my-run", decoupled=True)
-    tag = lay_out("checkpoints", "my-run")  # of the newest step that every rank can restore
+    tag = restore_latest("checkpoints", "my-run")  # the newest step that every rank can restore
     if tag:
         engine.load_checkpoint("checkpoints", tag)
     ...
     engine.save_checkpoint("checkpoints")
 
 DeepSpeed looks for files in a local folder before it loads them. There the files are one line each,
-which names the shard; the bytes are in cachetier alone. ``lay_out`` writes such a folder anew.
+which names the shard; the bytes are in cachetier alone. ``restore_latest`` writes such a folder.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def use_cachetier(
     return used
 
 
-def lay_out(
+def restore_latest(
     load_dir: str | os.PathLike[str],
     run: str | None = None,
     *,

@@ -1,7 +1,7 @@
 """Megatron-core: a save strategy whose checkpoints become steps, and the way back.
 
     strategy = CachetierSaveStrategy("my-run")
-    folder = bring_back("checkpoints", "my-run")  # of the newest step that every rank can restore
+    folder = restore_latest("checkpoints", "my-run")  # the newest step that every rank can restore
     if folder:
         state = dist_checkpointing.load(sharded_state_dict, folder)
     ...
@@ -9,7 +9,7 @@
 
 Megatron's own writer writes its files into the local folder, in the background where it is asked
 to. Once they are whole on all ranks, each rank puts its own into the step. Megatron's own reader
-reads the folder, which ``bring_back`` fills on a node that does not have it.
+reads the folder, which ``restore_latest`` fills on a node that does not have it.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class CachetierSaveStrategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
         self._puts.start(part, folder, names, contents)
 
 
-def bring_back(
+def restore_latest(
     root: str | os.PathLike[str],
     run: str | None = None,
     *,

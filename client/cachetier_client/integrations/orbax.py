@@ -1,6 +1,6 @@
 """Orbax: a handler whose checkpoints become steps, and the way back.
 
-    bring_back("/checkpoints", "my-run")  # the newest step, where this node does not have it
+    restore_latest("/checkpoints", "my-run")  # the newest step, where this node does not have it
     manager = ocp.CheckpointManager("/checkpoints", item_handlers=CachetierHandler("my-run"))
     manager.save(step, args=CachetierSave(state))
     state = manager.restore(manager.latest_step(), args=CachetierRestore(state))
@@ -108,7 +108,7 @@ class CachetierRestore(ocp.args.StandardRestore):  # type: ignore[misc]  # it ha
     """Orbax's ``StandardRestore``, for this handler."""
 
 
-def bring_back(
+def restore_latest(
     root: str | os.PathLike[str],
     run: str | None = None,
     *,

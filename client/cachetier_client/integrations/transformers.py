@@ -1,7 +1,7 @@
 """transformers' Trainer: ``output_dir`` stays local, and each ``checkpoint-N`` becomes step N.
 
     trainer = Trainer(..., callbacks=[CachetierCallback("cachetier://my-run")])
-    trainer.train(resume_from_checkpoint=resume_folder("cachetier://my-run/latest", output_dir))
+    trainer.train(resume_from_checkpoint=restore_latest(output_dir, "my-run"))
 
 Needs the extra ``transformers``: docs/install.md.
 
@@ -27,7 +27,7 @@ from cachetier_client.client import Client
 from cachetier_client.errors import CachetierClientError, InvalidRequestError
 from cachetier_client.identity.addresses import SCHEME, parse
 from cachetier_client.identity.names import checked_run
-from cachetier_client.integrations.step_folders import FolderSaves, is_address, load_folder
+from cachetier_client.integrations.step_folders import LATEST, FolderSaves, is_address, load_folder
 from cachetier_client.results import Level
 
 _FOLDER = re.compile(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", re.ASCII)
@@ -121,19 +121,25 @@ class CachetierCallback(TrainerCallback):  # type: ignore[misc]
         self._saves.hand_back()
 
 
-def resume_folder(
-    address: str, output_dir: str | os.PathLike[str], *, client: Client | None = None
+def restore_latest(
+    output_dir: str | os.PathLike[str], run: str, *, client: Client | None = None
 ) -> str | None:
-    """Have a step in ``output_dir`` as the Trainer's folder, for ``resume_from_checkpoint``.
+    """Restore the newest step that every rank can have as the Trainer's folder in ``output_dir``.
 
     To be called on all ranks, after ``TrainingArguments`` was made, which starts torch.distributed.
 
     Returns:
-        The folder; None, with which training starts anew, if ``latest`` finds no step.
+        The folder, for ``resume_from_checkpoint``; None if there is no step.
 
     Raises:
-        NotFoundError, AgreementError: See ``load_folder``.
+        AgreementError: See ``load_folder``.
     """
+    return _restored(f"{SCHEME}://{run}/{LATEST}", output_dir, client)
+
+
+def _restored(
+    address: str, output_dir: str | os.PathLike[str], client: Client | None = None
+) -> str | None:
     folder = load_folder(address, output_dir, folder_name=name_of("{step}"), client=client)
     return None if folder is None else str(folder)
 
@@ -146,7 +152,7 @@ class CachetierTrainerMixin:
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Train, from ``cachetier://my-run/latest`` for instance; else as the Trainer does."""
         if isinstance(resume_from_checkpoint, str) and is_address(resume_from_checkpoint):
-            resume_from_checkpoint = resume_folder(resume_from_checkpoint, self.args.output_dir)
+            resume_from_checkpoint = _restored(resume_from_checkpoint, self.args.output_dir)
         return super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore[misc]
 
 

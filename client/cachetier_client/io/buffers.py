@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO, Protocol, TypeAlias
 
 from cachetier_client.bucket_format.stored import ELEMENT_SIZES
 from cachetier_client.errors import InvalidRequestError
@@ -28,6 +28,21 @@ _SMALL_PIECE_BYTES = 4096
 _NUMBERS = frozenset("hHiIlLqQnNefd")
 _COMPLEX = frozenset({"Zf", "Zd"})
 _CONTIGUOUS_HINT = "Pass data.contiguous() (torch) or numpy.ascontiguousarray(data)."
+
+
+class _Buffer(Protocol):
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+
+class _Array(Protocol):
+    @property
+    def nbytes(self) -> int: ...
+
+
+# Memory that is C-contiguous: bytes, a numpy array, a CPU tensor, of which torch's has no buffer.
+TensorLike: TypeAlias = _Buffer | _Array
+# One shard: memory, several pieces of it one after another, or a file that is read as it is sent.
+ShardData: TypeAlias = TensorLike | Sequence[TensorLike] | os.PathLike[str] | BinaryIO
 
 
 @dataclass(slots=True, eq=False)

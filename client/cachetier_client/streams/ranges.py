@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import (
@@ -25,7 +24,7 @@ from cachetier_client.errors import (
 )
 from cachetier_client.identity.names import checked_name
 from cachetier_client.io.aligned import BlockPool, copy_bytes
-from cachetier_client.io.buffers import bytes_of
+from cachetier_client.io.buffers import TensorLike, bytes_of
 from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.io.workers import Workers
 from cachetier_client.transport.base import Source
@@ -50,7 +49,9 @@ class _Shard:
         self.unread = len(self.blocks)
 
 
-def checked_ranges(ranges: Mapping[str, Sequence[tuple[int, Any]]]) -> dict[str, list[Wanted]]:
+def checked_ranges(
+    ranges: Mapping[str, Sequence[tuple[int, TensorLike]]],
+) -> dict[str, list[Wanted]]:
     """Return ``ranges`` with their buffers as bytes.
 
     Raises:
@@ -240,11 +241,11 @@ def _hand_out(block: memoryview, wanted: Iterable[Wanted]) -> None:
         copy_bytes(into, block[start : start + len(into)])
 
 
-def _checked(name: str, listed: Sequence[tuple[int, Any]]) -> list[Wanted]:
+def _checked(name: str, listed: Sequence[tuple[int, TensorLike]]) -> list[Wanted]:
     try:
         pairs = [(operator.index(offset), buffer) for offset, buffer in listed]
     except (TypeError, ValueError):
-        pairs = [(-1, None)]
+        pairs = [(-1, b"")]
     if any(offset < 0 for offset, _ in pairs):
         raise InvalidRequestError(
             f"the ranges of shard {name} are not pairs of an offset and a buffer",
