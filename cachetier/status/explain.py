@@ -43,8 +43,8 @@ def explain(step: StepInfo, status: Status, now: float) -> Explanation:
         now: UTC seconds.
     """
     if step.state in _STATES:
-        waits_for, told, next_move = _STATES[step.state]
-        found = [told] if isinstance(told, str) else told(step, now)
+        waits_for, says, next_move = _STATES[step.state]
+        found = [says] if isinstance(says, str) else says(step, now)
     else:
         waits_for, found, next_move = _draining(step, status, now)
     sentences = [_summary(step, now), *found, *_failures(step, status, now)]
