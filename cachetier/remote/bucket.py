@@ -28,7 +28,7 @@ from cachetier_client.bucket_format.layout import Layout, rank_of_part
 from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
 from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.bucket_format.uploads import ObjectInfo, is_object_of
-from cachetier_client.io.digests import digest_of
+from cachetier_client.io.digests import digest_of, from_hex
 
 from cachetier.errors import (
     IntegrityError,
@@ -56,7 +56,10 @@ class SeenStoreClaim:
 
 
 class Bucket:
-    """The checkpoints in one remote; ``slots`` bound the ranges of shards that are read there."""
+    """The checkpoints in one remote; ``slots`` bound the ranges of shards that are read there.
+
+    ``document`` reads one whose digest is known; a node may have it from a peer.
+    """
 
     def __init__(
         self, objects: ObjectStore, layout: Layout, slots: FairSlots | None = None
@@ -64,6 +67,7 @@ class Bucket:
         self.objects = objects
         self.layout = layout
         self.slots = slots or FairSlots()
+        self.document: Callable[[str, int], bytes] = lambda key, _digest: self.objects.get(key)
 
     def steps(self, run: str) -> list[int]:
         """Return the steps that have any object, ascending; published or not."""
@@ -127,7 +131,7 @@ class Bucket:
             if known is not None and info.etag == known.etag:
                 return known
             try:
-                manifest = read_manifest(self.objects.get(key), run, step, key)
+                manifest = read_manifest(self._read(key, info.digest), run, step, key)
             except ObjectMissingError:
                 return None
             # The body and the ETag come from two calls: the nonce in the metadata ties them
@@ -224,7 +228,7 @@ class Bucket:
         Raises:
             IntegrityError: It is missing, damaged, or of another rank.
         """
-        part, found = self.part_with_digest(run, location, rank)
+        part, found = self._part(run, location, rank, digest)
         if digest is not None and found != digest:
             key = self.layout.part_key(run, location, rank)
             raise IntegrityError(f"{key} is not the part that the manifest names")
@@ -232,12 +236,18 @@ class Bucket:
 
     def part_with_digest(self, run: str, location: str, rank: int) -> ReadPart:
         """Read a rank's part and the digest that pins it in a manifest; raises as ``part`` does."""
+        return self._part(run, location, rank, None)
+
+    def _part(self, run: str, location: str, rank: int, pinned: str | None) -> ReadPart:
         key = self.layout.part_key(run, location, rank)
         try:
-            body = self.objects.get(key)
+            body = self._read(key, None if pinned is None else from_hex(pinned))
         except ObjectMissingError:
             raise IntegrityError(f"{key} is missing", run=run, rank=rank) from None
         return read_part(body, run, rank, key)
+
+    def _read(self, key: str, digest: int | None) -> bytes:
+        return self.objects.get(key) if digest is None else self.document(key, digest)
 
 
 @dataclass(frozen=True, slots=True)

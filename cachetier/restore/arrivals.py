@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from cachetier import callers
 from cachetier.errors import NotFoundError
@@ -126,12 +127,33 @@ class Arrivals:
         self._threads.submit(self._bring, arriving, bring)
         return arriving
 
+    @contextmanager
+    def shown(self, shard: Shard) -> Iterator[Arriving]:
+        """Let others read along while ``shard`` is brought inside."""
+        with self._lock:
+            followed = self._arriving.get(shard.version)
+            arriving = self._arriving.setdefault(shard.version, followed or Arriving(shard))
+        if followed is not None:
+            yield followed
+            return
+        error: Exception | None = None
+        try:
+            yield arriving
+        except Exception as failure:
+            error = failure
+            raise
+        finally:
+            self._ended(arriving, error)
+
     def _bring(self, arriving: Arriving, bring: Callable[[], None]) -> None:
         error: Exception | None = None
         try:
             bring()
         except Exception as failure:
             error = failure
+        self._ended(arriving, error)
+
+    def _ended(self, arriving: Arriving, error: Exception | None) -> None:
         with self._lock:
             del self._arriving[arriving.shard.version]
         arriving.ends(error)

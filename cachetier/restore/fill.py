@@ -35,6 +35,7 @@ from cachetier.model.shard import Shard
 from cachetier.restore.arrivals import Arrivals, Arriving
 from cachetier.restore.filling import Filling
 from cachetier.restore.link import Link
+from cachetier.restore.one_fetch import OneFetch, Route
 from cachetier.restore.readahead import Neighbours, ReadAhead
 from cachetier.restore.remote_shard import Range, RemoteShard
 from cachetier.restore.replica_choice import Sources
@@ -67,12 +68,14 @@ class Refill:
         link: Link,
         *,
         room: Room,
+        one_fetch: OneFetch | None = None,
         on_restored: Callable[[Shard], None] = lambda _shard: None,
     ) -> None:
         self._store = store
         self._sources = sources
         self._clock = clock
         self._room = room
+        self._one_fetch = one_fetch
         self._on_restored = on_restored
         self._link = link
         self._turn = zlib.crc32(store.store_id.encode())  # other nodes have others
@@ -149,7 +152,7 @@ class Refill:
             try:
                 filling = self._filling(staged)
                 for wanted in source.ranges():
-                    self._fill_range(filling, shard, source, wanted)
+                    self._fill_range(filling, shard, source, None, wanted)
                 filling.cut(size_bytes)
             except BaseException:
                 self._store.discard(staged)
@@ -172,14 +175,18 @@ class Refill:
     def _bring(self, shard: Shard, deadline: float, *, keep: bool) -> bool:
         """Fetch ``shard`` into the room that is reserved for it."""
         keep = keep or shard.state is ShardState.QUARANTINED or self._room.keeps()
-        staged = self._store.stage(shard.content.size_bytes)
         arriving = self.arrivals.of(shard.version)
-        filling = self._filling(staged, arriving, keep=keep)
         with ExitStack() as held:
+            route = None
+            if self._one_fetch is not None:
+                route = self._one_fetch.route(shard)
+                arriving = held.enter_context(self.arrivals.shown(shard))
+            staged = self._store.stage(shard.content.size_bytes)
+            filling = self._filling(staged, arriving, keep=keep)
 
             def fill(source: RemoteShard) -> Neighbours:
                 window = held.enter_context(self._ahead.reading(shard, source))
-                self._fill(filling, shard, window.asked)
+                self._fill(filling, shard, window.asked, route)
                 return window.neighbours
 
             try:
@@ -212,19 +219,31 @@ class Refill:
         assert staged.writer is not None
         return Filling(staged.writer, self._link, arriving, keep=keep)
 
-    def _fill(self, filling: Filling, shard: Shard, source: RemoteShard) -> None:
-        bring = partial(self._fill_range, filling, shard, source)
+    def _fill(
+        self, filling: Filling, shard: Shard, source: RemoteShard, route: Route | None
+    ) -> None:
+        shared = route if source.stored.pack is None else None
+        bring = partial(self._fill_range, filling, shard, source, shared)
+        turn, slots = self._turn, source.slots
+        if shared is not None:  # all nodes want the same at the same time
+            turn, slots = 0, shared.slots
         # Returns when nobody writes any more: the descriptor may be closed then.
-        self._link.each(bring, source.ranges(self._turn), source.slots)
+        self._link.each(bring, source.ranges(turn), slots)
         filling.cut(shard.content.size_bytes)
 
     def _fill_range(
-        self, filling: Filling, shard: Shard, source: RemoteShard, wanted: Range
+        self,
+        filling: Filling,
+        shard: Shard,
+        source: RemoteShard,
+        route: Route | None,
+        wanted: Range,
     ) -> None:
-        memory = nullcontext() if source.stored.codec is Codec.RAW else self._frames
+        in_memory = route is None and source.stored.codec is not Codec.RAW
+        read = source.bring if route is None else partial(route.bring, source)
         try:
-            with memory:
-                source.bring(wanted, filling.write, filling.came)
+            with self._frames if in_memory else nullcontext():
+                read(wanted, filling.write, filling.came)
         except IntegrityError as error:
             raise IntegrityError(error.message, **shard.context) from error
 

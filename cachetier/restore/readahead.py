@@ -28,6 +28,7 @@ from cachetier.model.shard import Shard
 from cachetier.remote.base import Into, ObjectStore, deliver, room_of
 from cachetier.remote.wrapped import WrappedObjectStore
 from cachetier.restore.link import InPieces, Link
+from cachetier.restore.one_fetch import OneFetch
 from cachetier.restore.remote_shard import RemoteShard
 from cachetier.restore.replica_choice import Sources, is_missing
 
@@ -178,6 +179,7 @@ class RemoteBlocks:
     shard: Shard
     sources: Sources
     link: Link
+    one_fetch: OneFetch | None = None
     on_read: Callable[[int], None] = lambda _size_bytes: None
     why_missing: Callable[[Shard], Exception | None] = lambda _shard: None
 
@@ -194,9 +196,13 @@ class RemoteBlocks:
 
         def of_copy(copy: RemoteShard) -> bytes | bytearray | memoryview:
             in_pieces = replace(copy, objects=InPieces(copy.objects, self.link))
-            ((_offset, block),) = in_pieces.read(copy.blocks(number, 1))
+            wanted = copy.blocks(number, 1)
+            if route is not None and copy.stored.pack is None:
+                return route.block(copy, wanted)
+            ((_offset, block),) = in_pieces.read(wanted)
             return block
 
+        route = self.one_fetch.route(shard) if self.one_fetch is not None else None
         try:
             with self.link.blocks:
                 block = self.sources.first(shard, of_copy)

@@ -33,11 +33,12 @@ from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.restore.adopt import Adoption
-from cachetier.restore.arrivals import arrives_no_longer
+from cachetier.restore.arrivals import Arriving, arrives_no_longer
 from cachetier.restore.fill import Refill, Room
 from cachetier.restore.knowledge import Knowledge, Stale, max_age_of
 from cachetier.restore.link import Link
 from cachetier.restore.mounted import MountedObjects
+from cachetier.restore.one_fetch import OneFetch
 from cachetier.restore.published import FoundStep, PublishedSteps
 from cachetier.restore.readahead import RangeReads, RemoteBlocks
 from cachetier.restore.replica_choice import NO_REPLICAS, Replicas, Sources, is_missing
@@ -107,6 +108,7 @@ class Restore:
         knowledge: What is known of steps at the durable remote.
         mounted: Knows where the pieces of objects of the S3 door are.
         listener: Hears of what is read.
+        one_fetch: Shares the restores of several nodes.
     """
 
     def __init__(  # noqa: PLR0913 - what a restore is put together from
@@ -121,6 +123,7 @@ class Restore:
         knowledge: Knowledge | None = None,
         mounted: MountedObjects | None = None,
         listener: RestoreListener = NOBODY,
+        one_fetch: OneFetch | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -133,12 +136,14 @@ class Restore:
         self._adoption = Adoption(store, durable, self.published, clock)
         self._range_reads = RangeReads()
         self.link = Link()
+        self.one_fetch = one_fetch
         self._refill = Refill(
             store,
             self.sources,
             clock,
             self.link,
             room=room,
+            one_fetch=one_fetch,
             on_restored=listener.on_restored,
         )
 
@@ -146,6 +151,8 @@ class Restore:
         """Let the range readers go, and ask nothing more."""
         self._refill.close()
         self.knowledge.close()
+        if self.one_fetch is not None:
+            self.one_fetch.close()
 
     def open(self, run: str, step: int, name: str, timeout_seconds: float) -> Opened:
         """Return the shard that readers of the step see.
@@ -198,8 +205,9 @@ class Restore:
         """Return a shard that is read from a remote, as the disk takes nothing."""
         if fenced is not None and not self.sources.of(shard):
             raise fenced
-        there = self.sources, self.link, self._listener.on_range_read, self.knowledge.error_of
-        return Opened(shard, None, None, "remote", RemoteBlocks(shard, *there))
+        hears = self._listener.on_range_read, self.knowledge.error_of
+        there = RemoteBlocks(shard, self.sources, self.link, self.one_fetch, *hears)
+        return Opened(shard, None, None, "remote", there)
 
     def _bring_for_followers(self, shard: Shard, deadline: float) -> None:
         descriptor = self._brought_back(shard, deadline).descriptor
@@ -222,6 +230,10 @@ class Restore:
         if shard is None or not _is(shard, run, step, name) or not self._has_file(shard):
             raise arrives_no_longer(name)
         return set(range(len(shard.content.block_digests)))
+
+    def arriving(self, version: int) -> Arriving | None:
+        """Return the shard of that version, if it is on its way here."""
+        return self._refill.arrivals.of(version)
 
     def _has_file(self, shard: Shard) -> bool:
         return shard.file_id is not None or self._store.open_files.holds(shard.version)

@@ -338,6 +338,12 @@ COPY_PASSED_OVER = _warning(
     *("run", "step", "name"),
     alike=("remote", "key"),
 )
+PEER_SKIPPED = _warning(
+    "peer.skipped",
+    "restore skips the peer %(peer)s: %(reason)s",
+    *("run", "step", "name"),
+    alike=("peer", "run", "step"),
+)
 STEP_RESTORED = _info(
     "step.restored",
     "%(run)s/%(step)d is back here: %(shards shard)s, %(size_bytes size)s in %(seconds).1f s",

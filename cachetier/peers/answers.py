@@ -1,0 +1,156 @@
+"""What this node answers a peer: blocks of shards and documents, from its disk or by one fetch.
+
+Nothing here asks another peer; see ``restore.one_fetch``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import TimeoutError as LateError
+from contextlib import ExitStack
+
+from cachetier_client.bucket_format.layout import Layout, rank_of_part
+from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, digest_of
+
+from cachetier.errors import CachetierError, InvalidRequestError, NotFoundError
+from cachetier.local.catalog import saves, shards
+from cachetier.local.store import Store
+from cachetier.model.objects import is_mount
+from cachetier.model.shard import Shard
+from cachetier.restore.one_fetch import OneFetch, WantedBlocks
+from cachetier.restore.restore import Restore
+
+BEAT_SECONDS = 0.25  # a peer that waits hears so often that this node is alive
+BLOCKS_AT_MOST = 64
+
+Bytes = bytes | bytearray | memoryview
+_ReadBlock = Callable[[int], Bytes | None]
+
+
+class PeerAnswers:
+    """Answers peers. Thread-safe."""
+
+    def __init__(self, store: Store, restore: Restore, one_fetch: OneFetch, layout: Layout) -> None:
+        self._store = store
+        self._restore = restore
+        self._one_fetch = one_fetch
+        self._layout = layout
+
+    def held_shards(self, run: str, step: int, save_id: str) -> list[str]:
+        """Return the names of the shards of a save that are whole and sound on this node."""
+        save = self._store.read(saves.save_named, run, step, save_id)
+        found = self._store.read(shards.shards_of, save.number) if save is not None else []
+        return [each.name for each in found if each.here and not each.lacks_bytes]
+
+    def document(self, key: str, digest: int) -> Iterator[Bytes | None]:
+        """Yield a document of a step once it has come, and None while it has not.
+
+        Raises:
+            InvalidRequestError: The key is that of no such document.
+            CachetierError: It cannot be read.
+        """
+        prefix, folder = self._layout.prefix, key.rpartition("/")[0]
+        is_document = rank_of_part(key) is not None or key.endswith("/manifest.json")
+        in_step = folder.endswith("/.cachetier") and key.startswith(f"{prefix}/" if prefix else "")
+        if not (is_document and in_step):
+            raise InvalidRequestError("peers read the documents of steps alone")
+        found = self._one_fetch.own_document(key, digest)
+        while True:
+            try:
+                body = found.result(BEAT_SECONDS)
+            except LateError:
+                yield None
+            else:
+                yield body
+                return
+
+    def blocks(self, wanted: WantedBlocks) -> Iterator[Bytes | None]:
+        """Yield the blocks in order, each verified, and None while the next one has not come.
+
+        A block lasts until the next one.
+
+        Raises:
+            NotFoundError: This node knows no such shard, or is to read its disk and has no copy.
+            CachetierError: It cannot be fetched.
+        """
+        shard = self._shard(wanted)
+        last = blocks_of(shard.content.size_bytes)
+        first, end = wanted.first_block, wanted.first_block + wanted.count
+        if not (0 <= first < end <= last and wanted.count <= BLOCKS_AT_MOST):
+            raise InvalidRequestError(f"shard {shard.name} has {last} blocks")
+        with ExitStack() as held:
+            on_disk = self._on_disk(shard, held)
+            for number in range(first, end):
+                block = None if on_disk is None else on_disk(number)
+                while block is None:
+                    block = self._arrived(shard, number) or self._fetched(shard, number, wanted)
+                    if block is None:
+                        yield None
+                yield block
+
+    def _shard(self, wanted: WantedBlocks) -> Shard:
+        if is_mount(wanted.run):
+            raise NotFoundError("objects of mounts are not shared among peers")
+        shard, _source = self._restore.look(wanted.run, wanted.step, wanted.name)
+        if (shard.save_id, shard.content.digest) != (wanted.save_id, wanted.digest):
+            text = f"step {wanted.step} is another save here"
+            raise NotFoundError(text, run=wanted.run, step=wanted.step, name=wanted.name)
+        return shard
+
+    def _on_disk(self, shard: Shard, held: ExitStack) -> _ReadBlock | None:
+        """Return what reads a block of the local copy, None where it fails its digest."""
+        try:
+            copy = self._store.local_copy(shard)
+        except FileNotFoundError:
+            return None
+        if copy is None or shard.lacks_bytes:
+            return None
+        held.callback(copy.close)
+
+        def read(number: int) -> Bytes | None:
+            if copy.body is not None:
+                return copy.body if digest_of(copy.body) == shard.content.digest else None
+            assert copy.descriptor is not None
+            block = _read(copy.descriptor, shard, number)
+            if block is None:
+                self._restore.report_damage(shard)
+            return block
+
+        return read
+
+    def _arrived(self, shard: Shard, number: int) -> Bytes | None:
+        """Return a block of what this node restores itself, if it has come."""
+        arriving = self._restore.arriving(shard.version)
+        if arriving is None or not arriving.has(number):
+            return None
+        try:
+            descriptor = arriving.opened(0.0)
+        except CachetierError:
+            return None
+        if descriptor is None:
+            return None
+        try:
+            return _read(descriptor, shard, number)
+        finally:
+            os.close(descriptor)
+
+    def _fetched(self, shard: Shard, number: int, wanted: WantedBlocks) -> Bytes | None:
+        """Return a block of the range that this node fetches for all, if it comes in a moment."""
+        copies = () if wanted.held else self._restore.sources.of(shard)
+        if not copies:
+            raise NotFoundError(f"shard {shard.name} is not on this node", **shard.context)
+        of_range = copies[0].blocks(wanted.first_block, wanted.count)
+        flight = self._one_fetch.flights.of(shard, copies[0], of_range)
+        return flight.block(number, BEAT_SECONDS)
+
+
+def _read(descriptor: int, shard: Shard, number: int) -> Bytes | None:
+    """Return a block of a file, or None where it is damaged."""
+    start = number * BLOCK_BYTES
+    length = min(BLOCK_BYTES, shard.content.size_bytes - start)
+    try:
+        block = os.pread(descriptor, length, start)
+    except OSError:
+        return None
+    return block if digest_of(block) == shard.content.block_digests[number] else None
