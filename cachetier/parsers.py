@@ -78,7 +78,7 @@ def why_not_open(address: tuple[str, int], *, is_private: bool, door: str = "htt
     host, port = address
     if is_loopback(host) or is_private:
         return None
-    what = "tokens" if door == "http" else "objects"  # a key of the S3 door signs, and stays
+    what = "objects" if door == "s3" else "tokens"  # a key of the S3 door signs, and stays
     return (
         f"{door} {host}:{port} is open to other machines, and {what} would cross the network in "
         f"clear text: set `tls`, or, where the network is private, `{door}` to 'http://{host}:{port}'"

@@ -16,7 +16,7 @@ from typing import Any
 
 from cachetier.access.principals import OWNER
 from cachetier.access.tokens import TOKENS_FILE
-from cachetier.config.fields import declared, read_values, required, setting
+from cachetier.config.fields import declared, read_values, record, required, setting
 from cachetier.config.mounts import MOUNTS, MountSettings, check_mounts, check_own_door
 from cachetier.config.principals import PRINCIPALS, PrincipalSettings
 from cachetier.config.replicas import (
@@ -52,6 +52,7 @@ from cachetier.config.types import (
     URL,
     Duration,
     Secret,
+    SettingType,
     checked,
     is_secret,
     listed,
@@ -71,7 +72,7 @@ from cachetier.model.compression import WANTED, Rules
 from cachetier.model.keep import Keep
 from cachetier.model.names import DURABLE
 from cachetier.model.objects import Mount
-from cachetier.parsers import address_of, capacity_of, host_of, why_not_open
+from cachetier.parsers import address_of, capacity_of, host_of, table_of, why_not_open
 from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.tls import TlsFiles
@@ -121,6 +122,32 @@ CORES = checked(TEXT, parsed_cores)
 COMPRESSIONS = checked(text_or_table(TEXT), rules_of)
 RATES = checked(listed(TEXT, ","), parsed_bandwidth)
 WATERMARKS = checked(listed(number(above=0, at_most=1), ","), _check_watermarks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerSettings:
+    """The nodes that share restores with this one; none without ``nodes``."""
+
+    nodes: tuple[str, ...] = setting(
+        listed(checked(TEXT, address_of), r"[,\s]+"),
+        (),
+        "Where the peers listen: `node1:7072,node2:7072`, or one DNS name of all: `peers:7072`.",
+    )
+    listen: str = setting(DOOR, "0.0.0.0:7072", "Where this node listens for them; as `http`.")
+    trust: str = setting(
+        TEXT,
+        "",
+        "File with a token that all peers share, or PEM file of the CA of their certificates.",
+    )
+    domain: str = setting(TEXT, "", "Failure domain of this node: a rack, a zone.")
+
+
+def _read_peers(value: object) -> PeerSettings:
+    return _PEERS.read(table_of(value) if isinstance(value, str) else value)
+
+
+_PEERS = record(PeerSettings, "")
+PEERS = SettingType(_read_peers, _PEERS.schema, record=PeerSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +229,12 @@ class Settings:
     )
     replicas: dict[str, ReplicaSettings] = setting(
         REPLICAS, {}, "Second copies at other S3 servers: a table of name to table; nearest first."
+    )
+    peers: PeerSettings = setting(
+        PEERS,
+        PeerSettings(),
+        "Nodes that read each range of a restore from the bucket once: a table with `nodes`, "
+        "`listen`, `trust` and `domain`; see docs/peers.md.",
     )
     when_full: WhenFull = setting(
         one_of(*WhenFull),
@@ -381,7 +414,8 @@ class Settings:
         check_remotes(self.remotes)
         if self.tls_client_ca is not None and not self.tls:
             raise ValueError("`tls_client_ca` wants `tls` as well")
-        for door, text in (("http", self.http), ("s3", self.s3)):
+        listen = self.peers.listen if self.peers.nodes else ""
+        for door, text in (("http", self.http), ("s3", self.s3), ("peers.listen", listen)):
             address, is_clear = text.removeprefix(CLEAR_TEXT), text.startswith(CLEAR_TEXT)
             if self.tls and is_clear:
                 raise ValueError(f"`{door}` = {text} asks for clear text, and `tls` for HTTPS")
@@ -389,6 +423,8 @@ class Settings:
             why_not = text and why_not_open(address_of(address), is_private=is_private, door=door)
             if why_not:
                 raise ValueError(why_not)
+        if bool(self.peers.nodes) != bool(self.peers.trust) or not self.peers.listen:
+            raise ValueError("set both of `peers.nodes` and `peers.trust`, or none")
         self._check_s3()
         self._check_sockets()
 

@@ -35,7 +35,7 @@ from cachetier.model.shard import Shard
 from cachetier.restore.arrivals import Arrivals, Arriving
 from cachetier.restore.filling import Filling
 from cachetier.restore.link import Link
-from cachetier.restore.one_fetch import OneFetch, Route
+from cachetier.restore.one_fetch import FetchRoute, OneFetch
 from cachetier.restore.readahead import Neighbours, ReadAhead
 from cachetier.restore.remote_shard import Range, RemoteShard
 from cachetier.restore.replica_choice import Sources
@@ -220,7 +220,7 @@ class Refill:
         return Filling(staged.writer, self._link, arriving, keep=keep)
 
     def _fill(
-        self, filling: Filling, shard: Shard, source: RemoteShard, route: Route | None
+        self, filling: Filling, shard: Shard, source: RemoteShard, route: FetchRoute | None
     ) -> None:
         shared = route if source.stored.pack is None else None
         bring = partial(self._fill_range, filling, shard, source, shared)
@@ -236,7 +236,7 @@ class Refill:
         filling: Filling,
         shard: Shard,
         source: RemoteShard,
-        route: Route | None,
+        route: FetchRoute | None,
         wanted: Range,
     ) -> None:
         in_memory = route is None and source.stored.codec is not Codec.RAW

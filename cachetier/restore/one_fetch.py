@@ -61,7 +61,7 @@ class WantedBlocks:
     held: bool = False
 
 
-class Peer(Protocol):
+class PeerNode(Protocol):
     """Another node, as this one asks it.
 
     Each call may raise TransientError (it does not answer), NotFoundError (it has no such thing) or
@@ -91,10 +91,10 @@ class Peers(Protocol):
     @property
     def domain(self) -> str: ...
 
-    def answering(self) -> Sequence[Peer]:
+    def answering(self) -> Sequence[PeerNode]:
         """Return the other nodes that answered lately."""
 
-    def failed(self, peer: Peer, error: CachetierError) -> None:
+    def failed(self, peer: PeerNode, error: CachetierError) -> None:
         """Note that a peer did not do what it was asked; it may be left out for a while."""
 
 
@@ -227,7 +227,7 @@ class OneFetch:
         for pool in (self._asking, self._reading):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def route(self, shard: Shard) -> Route | None:
+    def route(self, shard: Shard) -> FetchRoute | None:
         """Return whom to ask for ``shard``; None if there is nobody beside the remotes."""
         peers = {} if is_mount(shard.run) else {each.name: each for each in self._peers.answering()}
         if not peers:
@@ -248,10 +248,10 @@ class OneFetch:
             for key in old:
                 del self._held[key]
             holders = {name for name in peers if shard.name in self._held[*save, name][0]}
-        return Route(shard, peers, holders, self._peers, self.flights, self.slots)
+        return FetchRoute(shard, peers, holders, self._peers, self.flights, self.slots)
 
-    def _held_by(self, save: tuple[str, int, str]) -> Callable[[Peer], Collection[str]]:
-        def ask(peer: Peer) -> Collection[str]:
+    def _held_by(self, save: tuple[str, int, str]) -> Callable[[PeerNode], Collection[str]]:
+        def ask(peer: PeerNode) -> Collection[str]:
             try:
                 return frozenset(peer.held_shards(*save))
             except CachetierError as error:
@@ -293,11 +293,11 @@ class OneFetch:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class FetchRoute:
     """Whom to ask for the ranges of one shard, fixed when its restore begins. Thread-safe."""
 
     shard: Shard
-    peers: dict[str, Peer]
+    peers: dict[str, PeerNode]
     holders: set[str]
     known: Peers
     flights: Flights
@@ -341,7 +341,7 @@ class Route:
         self.bring(source, wanted, write, lambda _block: None)
         return found
 
-    def _order(self, first_block: int) -> Iterator[tuple[Peer, bool]]:
+    def _order(self, first_block: int) -> Iterator[tuple[PeerNode, bool]]:
         """Yield whom to ask before this node fetches a range, and whether for its disk alone."""
         what = f"{self.shard.run}/{self.shard.step}/{self.shard.save_id}/{self.shard.name}"
         own, tried = self.known.name, 0
@@ -364,7 +364,7 @@ class Route:
 class _AtPeer(WrappedObjectStore):
     """The raw bytes of a shard as a peer sends them."""
 
-    def __init__(self, store: ObjectStore, peer: Peer, shard: Shard, held: bool) -> None:
+    def __init__(self, store: ObjectStore, peer: PeerNode, shard: Shard, held: bool) -> None:
         super().__init__(store)
         self._peer = peer
         self._shard = shard

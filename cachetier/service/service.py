@@ -60,6 +60,7 @@ from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.replica_choice import PassedOverCopies, Replicas
 from cachetier.restore.restore import Restore
 from cachetier.service.objects import ask_time_of, objects_of, ordering_of, unmounted_warnings
+from cachetier.service.peers import peers_of
 from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import (
     knowledge_of,
@@ -230,6 +231,7 @@ class Service:
         ingest = self._ingest(knowledge)
         self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
         self._passed_over = PassedOverCopies(self.metrics.passed_over)
+        self._peers = peers_of(settings, store, self._bucket, self._remote, clock)
         self._restore = Restore(
             store,
             self._bucket,
@@ -240,6 +242,7 @@ class Service:
             knowledge=knowledge,
             mounted=mounted,
             listener=restore_listener(evictor, self.metrics),
+            one_fetch=None if self._peers is None else self._peers.one_fetch,
         )
         self.objects = objects_of(
             mounted,
@@ -387,6 +390,9 @@ class Service:
         self._http = self._http_door()
         self._s3 = self._s3_door()
         self._open_health_door(undo)
+        if self._peers is not None:
+            undo.callback(self._peers.stop)
+            self._peers.start(store=self.store, restore=self._restore)
         undo.callback(self._close_doors)  # first of all
         for door in self._sockets:
             door.start()
@@ -560,7 +566,8 @@ class Service:
     def _warnings(self) -> list[str]:
         of_tls = self._tls.warnings(self._clock.now()) if self._tls is not None else []
         late = self._notes.warnings()
-        return [*self._passed_over.warnings(), *of_tls, *self._unmounted, *late]
+        of_peers = self._peers.membership.problems if self._peers is not None else ()
+        return [*self._passed_over.warnings(), *of_tls, *self._unmounted, *late, *of_peers]
 
     def _still_remote(self, shard: Shard) -> bool:
         return self._restore.sources.still_there(shard)

@@ -338,6 +338,10 @@ COPY_PASSED_OVER = _warning(
     *("run", "step", "name"),
     alike=("remote", "key"),
 )
+PEERS_KNOWN = _info(
+    "peers.known", "%(peers peer)s of %(listed)d addresses answer; this node's own is %(own)s"
+)
+PEERS_TROUBLE = _warning("peers.trouble", "%(problem)s", alike=("problem",))
 PEER_SKIPPED = _warning(
     "peer.skipped",
     "restore skips the peer %(peer)s: %(reason)s",

@@ -19,7 +19,7 @@ from cachetier.remote.base import Into, ObjectStore, deliver, room_of
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from cachetier.restore.fill import Room
-from cachetier.restore.one_fetch import OneFetch, Peer, WantedBlocks, ranked
+from cachetier.restore.one_fetch import OneFetch, PeerNode, WantedBlocks, ranked
 from cachetier.restore.restore import Restore
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.fake_drain import REMOTE
@@ -115,7 +115,7 @@ class LabNode:
     def answering(self) -> Sequence[LabPeer]:
         return self.peers
 
-    def failed(self, peer: Peer, error: CachetierError) -> None:
+    def failed(self, peer: PeerNode, error: CachetierError) -> None:
         self.failed_peers.append((peer.name, error.code))
 
     def get(self, name: str, timeout_seconds: float = 60.0) -> bytes:

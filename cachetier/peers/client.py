@@ -1,0 +1,200 @@
+"""Ask another node over HTTP: who it is, what it has, and for blocks as they arrive there.
+
+A body is a row of messages, each with one byte before it: the peer is alive and has nothing yet, a
+block or a document follows, or an error does. A peer that sends nothing for a second is given up.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlencode
+
+from cachetier_client.io.digests import BLOCK_BYTES, to_hex
+
+from cachetier.errors import ForbiddenError, NotFoundError, RemoteError, TransientError
+from cachetier.remote.base import Into, deliver, room_of
+from cachetier.restore.one_fetch import WantedBlocks
+
+SILENCE_SECONDS = 1.0
+BLOCK_SECONDS = 10.0  # for one block, once it begins to come
+PATIENCE_SECONDS = 60.0  # for a peer that is alive, and gets nothing from the bucket itself
+ALIVE, BYTES, ERROR = b"\0", b"\1", b"\2"
+PATH = "/peers/v1"
+DOCUMENT_BYTES = 128 << 20
+ERROR_BYTES = 4096
+ANSWER_BYTES = 16 << 20
+IDLE_AT_MOST = 32
+
+
+class HttpPeer:
+    """Another node. Thread-safe; ``name`` and ``domain`` are what it said of itself.
+
+    Args:
+        host: As the settings list it, which its certificate is for.
+        where: Its address and port.
+        headers: What this node says of itself, and its token.
+        tls: How to know it; None for clear text.
+        source: The address to call from, which its list has.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        where: tuple[str, int],
+        headers: Mapping[str, str],
+        tls: ssl.SSLContext | None = None,
+        source: str = "",
+    ) -> None:
+        self.name = ""
+        self.domain = ""
+        self.where = where
+        self._host = host
+        self._headers = dict(headers)
+        self._tls = tls
+        self._source = (source, 0) if source else None
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for each in idle:
+            each.close()
+
+    def hello(self) -> dict[str, Any]:
+        """Return what the node says of itself."""
+        found: dict[str, Any] = self._json("hello", {})
+        return found
+
+    def held_shards(self, run: str, step: int, save_id: str) -> Collection[str]:
+        found: list[str] = self._json("held", {"run": run, "step": step, "save_id": save_id})
+        return found
+
+    def read_blocks(self, wanted: WantedBlocks, into: Into) -> None:
+        names = {name: getattr(wanted, name) for name in WantedBlocks.__dataclass_fields__}
+        query = {**names, "digest": to_hex(wanted.digest), "held": int(wanted.held)}
+        with self._asked("blocks", query) as answer:
+            deliver(_blocks(answer, room_of(into)), into)
+
+    def document(self, key: str, digest: int) -> bytes:
+        with self._asked("document", {"key": key, "digest": to_hex(digest)}) as answer:
+            _await(answer)
+            return _all(answer, DOCUMENT_BYTES)
+
+    def _json(self, what: str, query: Mapping[str, object]) -> Any:
+        with self._asked(what, query) as answer:
+            body = _all(answer, ANSWER_BYTES)
+        try:
+            return json.loads(body)
+        except ValueError:
+            raise TransientError(f"{self} speaks another language") from None
+
+    def __str__(self) -> str:
+        return f"the peer {self.name or self._host} at {self.where[0]}:{self.where[1]}"
+
+    @contextmanager
+    def _asked(self, what: str, query: Mapping[str, object]) -> Iterator[http.client.HTTPResponse]:
+        """Ask, and lend the answer; all that goes wrong inside is an error of this peer.
+
+        Raises:
+            ForbiddenError, NotFoundError: It refuses, or has no such thing.
+            RemoteError: It could not read what was asked for.
+            TransientError: It does not answer.
+        """
+        connection: http.client.HTTPConnection | None = None
+        done = False
+        try:
+            connection, answer = self._sent(f"{PATH}/{what}?{urlencode(query)}")
+            if answer.status != http.client.OK:
+                text = _all(answer, ERROR_BYTES).decode(errors="replace")
+                kind = {403: ForbiddenError, 404: NotFoundError}.get(answer.status, RemoteError)
+                raise kind(f"{self} says: {text}")
+            yield answer
+            done = answer.isclosed()
+        except (OSError, http.client.HTTPException) as error:
+            raise TransientError(f"{self} does not answer: {error!r}") from error
+        finally:
+            with self._lock:
+                done = done and len(self._idle) < IDLE_AT_MOST
+                if done and connection is not None:
+                    self._idle.append(connection)
+            if not done and connection is not None:
+                connection.close()
+
+    def _sent(self, path: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        """Send a request; one that the peer hung up on meanwhile goes over another connection."""
+        while True:
+            with self._lock:
+                idle = self._idle.pop() if self._idle else None
+            connection = idle or _Connection(self._host, self.where, self._tls, self._source)
+            try:
+                connection.request("GET", path, headers=self._headers)
+                return connection, connection.getresponse()
+            except (ConnectionResetError, BrokenPipeError):
+                connection.close()
+                if idle is None:
+                    raise
+            except BaseException:
+                connection.close()
+                raise
+
+
+class _Connection(http.client.HTTPConnection):
+    def __init__(
+        self,
+        host: str,
+        where: tuple[str, int],
+        tls: ssl.SSLContext | None,
+        source: tuple[str, int] | None,
+    ) -> None:
+        super().__init__(*where, timeout=SILENCE_SECONDS, source_address=source)
+        self._shown_host = host
+        self._tls = tls
+
+    def connect(self) -> None:
+        super().connect()
+        if self._tls is not None:
+            self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._shown_host)
+
+
+def _blocks(answer: http.client.HTTPResponse, size_bytes: int) -> Iterator[memoryview]:
+    """Yield so many bytes, block by block, as they come."""
+    buffer = memoryview(bytearray(min(size_bytes, BLOCK_BYTES)))
+    while size_bytes:
+        _await(answer)
+        block, at = buffer[: min(size_bytes, BLOCK_BYTES)], 0
+        slow_at = time.monotonic() + BLOCK_SECONDS
+        while at < len(block):
+            count = answer.readinto(block[at:])
+            if not count or time.monotonic() > slow_at:
+                raise http.client.HTTPException("it breaks off, or is very slow")
+            yield block[at : at + count]
+            at += count
+        size_bytes -= len(block)
+    if answer.read(1):
+        raise http.client.HTTPException("more than was asked for")
+
+
+def _await(answer: http.client.HTTPResponse) -> None:
+    """Return once bytes follow."""
+    late_at = time.monotonic() + PATIENCE_SECONDS
+    while (kind := answer.read(1)) != BYTES:
+        if kind == ERROR:
+            raise RemoteError(_all(answer, ERROR_BYTES).decode(errors="replace"))
+        if kind != ALIVE or time.monotonic() > late_at:
+            raise http.client.HTTPException("it breaks off, or gets nothing")
+
+
+def _all(answer: http.client.HTTPResponse, limit_bytes: int) -> bytes:
+    body = answer.read(limit_bytes + 1)
+    if len(body) > limit_bytes:
+        raise http.client.HTTPException("an answer is too large")
+    return body
