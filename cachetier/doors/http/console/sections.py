@@ -24,7 +24,7 @@ from cachetier.status import view
 from cachetier.steps.views import StepProgress
 from cachetier.telemetry.recent_events import RecentEvent
 
-EVENTS_SHOWN, PAGE_EVENTS = 20, 100
+EVENTS_SHOWN, PAGE_EVENTS = 12, 100
 GRAVE = frozenset(("warning", "error", "critical"))
 FIRST_ROWS = 24
 PENDING_ROWS = 12
