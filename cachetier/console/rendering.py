@@ -94,7 +94,7 @@ def rendered(template: str, **values: Any) -> Markup:
     return Markup(_environment().get_template(template).render(**values))
 
 
-def _event_text(text: str) -> Markup:
+def _sentence(text: str) -> Markup:
     """Return a sentence for people: its commands stand out, and its runbook is a link."""
     linked = _RUNBOOK.sub(r'<a href="/console/runbooks/\1.md">runbook</a>', str(escape(text)))
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", linked))
@@ -121,7 +121,7 @@ def _environment() -> Environment:
         "span": shown_span,
         "clock": _clock,
         "on_one_line": on_one_line,
-        "told": _event_text,
+        "sentence": _sentence,
         "moment": lambda seconds: "-" if seconds is None else f"+{shown_span(seconds)}",
     }
     environment.globals |= {

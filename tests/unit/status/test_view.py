@@ -74,6 +74,14 @@ def test_tiles_say_rates_and_backlog() -> None:
     assert tiles["Restored"].note == "60.0 GB clean here"
 
 
+def test_while_a_node_is_exposed_nothing_on_it_is_said_to_be_durable_now() -> None:
+    exposed = answer(exposure=[run("llama", 1680.0)], dirty_bytes=0, eta_seconds=0.0)
+    assert view.verdict(exposed).sentence == "Losing this node now costs 28 minutes of training."
+    shown = {each.label: each.value for each in view.tiles(exposed, Rates())}
+    assert shown["Sent in"] == "-"
+    assert not [label for label, value in shown.items() if "urable" in label or value == "now"]
+
+
 def test_a_throttled_remote_says_by_how_much() -> None:
     pace = {"writes_per_second": 25.0, "concurrency": 4, "bytes_per_second": None}
     (row,) = view.remotes(answer(remotes=[remote(state="throttled", pace=pace)]), Rates()).rows

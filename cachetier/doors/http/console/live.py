@@ -8,8 +8,6 @@ page was.
 from __future__ import annotations
 
 import asyncio
-import json
-import time
 from collections.abc import AsyncIterator, Mapping
 
 from cachetier_client.identity import names
@@ -19,13 +17,11 @@ from starlette.responses import Response, StreamingResponse
 from cachetier.console.history import LOOK_SECONDS
 from cachetier.doors.http.browsers import CONSOLE_PATH, session_in
 from cachetier.doors.http.console.sections import Live
-from cachetier.doors.http.console.visit import sees_node
 from cachetier.doors.http.front import address_of, caller_of
 from cachetier.doors.operations import Operations
 from cachetier.errors import CachetierError
 
 STOP_LOOKS = 5  # in each span between two updates: a service that stops does not wait for us
-AGES_SECONDS = 10
 RETRY_MS = 1000  # in which a browser that was cut off asks again
 QUIET_ROUNDS = 15  # after which a stream without news says that it lives
 
@@ -50,7 +46,7 @@ async def _events(
     yield f"retry: {RETRY_MS}\n\n"
     while await _goes_on(request, node):
         try:
-            news = await _news(request, live, run, step)
+            news: Mapping[str, str] = await live.of_page(caller_of(request.scope), run, step)
         except CachetierError as error:
             news = {"trouble": error.message}
         changed = {name: text for name, text in news.items() if known.get(name) != text}
@@ -77,23 +73,6 @@ async def _goes_on(request: Request, node: Operations) -> bool:
     except CachetierError:
         return False
     return True
-
-
-async def _news(request: Request, live: Live, run: str, step: int | None) -> Mapping[str, str]:
-    """Return the sections of a page, and what its script draws, as texts by their names."""
-    caller = caller_of(request.scope)
-    if step is not None:
-        sections = await live.of_step(caller, run, step)
-        ages = str(int(time.time() / AGES_SECONDS))  # go on also where nothing else changes
-        changes = hash(sections["legend"] + sections["timeline"] + ages)
-        return {**sections, "grid": str(changes)}
-    if run:
-        return await live.of_run(caller, run)
-    found = dict(await live.of_node(caller))
-    latest = live.history.latest
-    if latest is None or not sees_node(caller):
-        return found
-    return {**found, "sample": json.dumps(latest.sample())}
 
 
 def _event(name: str, text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from cachetier.telemetry.recent_events import RecentEvent
 EVENTS_SHOWN, PAGE_EVENTS = 12, 100
 GRAVE = frozenset(("warning", "error", "critical"))
 FIRST_ROWS = 24
+AGES_SECONDS = 10
 PENDING_ROWS = 12
 
 Sections = Mapping[str, Markup]
@@ -39,6 +41,12 @@ class Live:
     node: Operations
     pools: Pools
     history: History
+
+    async def of_page(self, caller: Caller, run: str, step: int | None) -> Sections:
+        """Return the sections of the page of a step or a run, or of the node if there is none."""
+        if step is not None:
+            return await self.of_step(caller, run, step)
+        return await (self.of_run(caller, run) if run else self.of_node(caller))
 
     async def of_node(self, caller: Caller) -> Sections:
         """Return the sections of the page of the node; of a tenant only what is about its runs."""
@@ -65,6 +73,7 @@ class Live:
             "pending": rendered("pending.html", pending=pending),
             "codecs": rendered("codecs.html", codecs=codecs, totals=totals),
             "events": events,
+            "sample": Markup(json.dumps(look.sample())),  # for the charts
         }
 
     async def of_run(self, caller: Caller, run: str) -> Sections:
@@ -115,11 +124,15 @@ class Live:
             line = steps.timeline_of(found.save, found.parts, own, now) if known else None
         table = steps.step_table([seen], now, here=found is not None)
         pin = "unpin" if seen.pinned else "pin"
+        drawn = rendered("timeline.html", line=line)
+        legend = rendered("legend.html", counts=counts, levels=grid.LEVELS)
         return {
             "actions": _buttons(caller, run, step, "flush", "restore", pin, "delete"),
             "step": rendered("step_head.html", steps=table, save_id=seen.save_id),
-            "timeline": rendered("timeline.html", line=line),
-            "legend": rendered("legend.html", counts=counts, levels=grid.LEVELS),
+            "timeline": drawn,
+            "legend": legend,
+            # Another value lets the page ask for the grid; its ages go on where nothing changes.
+            "grid": Markup(hash(legend + drawn + str(now // AGES_SECONDS))),
         }
 
     async def progress(self, caller: Caller, run: str, step: int) -> StepProgress | None:
