@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from cachetier.cli.addresses import StepOrPath
 
+INCOMPLETE = "word"  # among what is given: the word at which the shell stands
 SECONDS = 1.0  # a service that does not answer by then offers nothing: somebody waits for the shell
 
 Offers = list[tuple[str, str]]
@@ -113,7 +114,14 @@ _steps = _from_service(
 
 
 def _runs_or_steps(given: Given) -> Offers:
-    """Return the runs, and the steps of the run that the environment names."""
+    """Return the runs, and the steps of the usual one; in a path its steps, then its shards."""
+    run, sign, rest = given[INCOMPLETE].partition("/")
+    if sign and "/" not in rest:
+        return [(f"{run}/{step}", state) for step, state in _steps({**given, "run": run})]
+    if sign:
+        step = rest.partition("/")[0]
+        there = {**given, "run": run, "step": int(step) if step.isdecimal() else None}
+        return [(f"{run}/{step}/{name}", what) for name, what in _names(there)]
     usual = os.environ.get("CACHETIER_RUN")
     return _runs(given) + (_steps({**given, "run": usual}) if usual else [])
 
@@ -181,7 +189,7 @@ class Word(click.ParamType[Any]):
     ) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        offered = self.offers(ctx.params)
+        offered = self.offers({**ctx.params, INCOMPLETE: incomplete})
         return [
             CompletionItem(each, help=line) for each, line in offered if each.startswith(incomplete)
         ]

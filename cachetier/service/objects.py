@@ -17,10 +17,10 @@ from cachetier.local.catalog.objects import InBucket
 from cachetier.local.store import Store
 from cachetier.model.objects import Mount
 from cachetier.notifier import Changes
+from cachetier.objects.base import ReadableObjects
 from cachetier.objects.cluster import ClusterOrdering
 from cachetier.objects.foreign import in_bucket
 from cachetier.objects.intake import ObjectIntake
-from cachetier.objects.node import NodeObjects
 from cachetier.objects.puts import ObjectPuts
 from cachetier.objects.reads import ObjectReads
 from cachetier.objects.uploads import ObjectUploads
@@ -28,6 +28,29 @@ from cachetier.remote.base import ObjectStore
 from cachetier.remote.mounted import MountBuckets
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.restore import Restore
+
+
+class NodeObjects:
+    """``Objects`` of ``mounts``; each call is that of the part that knows it."""
+
+    def __init__(
+        self,
+        mounts: Sequence[Mount],
+        intake: ObjectIntake,
+        puts: ObjectPuts,
+        uploads: ObjectUploads,
+        reads: ReadableObjects,
+    ) -> None:
+        self.mounts = tuple(mounts)
+        self.begin, self.extend, self.abort = intake.begin, intake.extend, intake.abort
+        self.watermark, self.wait = puts.watermark, puts.wait
+        self.commit, self.delete = puts.commit, puts.delete
+        self.create_upload, self.abort_upload = uploads.create_upload, uploads.abort_upload
+        self.commit_part, self.complete_upload = uploads.commit_part, uploads.complete_upload
+        self.upload, self.parts, self.uploads = uploads.upload, uploads.parts, uploads.uploads
+        self.expire_uploads = uploads.expire
+        self.head, self.open, self.open_piece = reads.head, reads.open, reads.open_piece
+        self.list = reads.list
 
 
 def ordering_of(

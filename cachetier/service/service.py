@@ -443,7 +443,7 @@ class Service:
         address = self._settings.health_address
         if address is None:
             return
-        from cachetier.doors.http.health import HealthDoor
+        from cachetier.doors.http.door import HealthDoor
 
         health = HealthDoor(address, self.report.not_ready)
         undo.callback(lambda: health.stop(0.0))

@@ -24,7 +24,6 @@ from cachetier.notifier import Changes
 from cachetier.objects.base import DeclaredPart, Piece, PutAnswer, PutObject, StoredPart
 from cachetier.objects.foreign import in_bucket
 from cachetier.objects.intake import ObjectIntake
-from cachetier.objects.node import NodeObjects
 from cachetier.objects.ordering import Place
 from cachetier.objects.puts import ObjectPuts
 from cachetier.objects.reads import ObjectReads
@@ -35,6 +34,7 @@ from cachetier.remote.mounted import MountBuckets
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.restore import Restore
+from cachetier.service.objects import NodeObjects
 from tests.stateful.reading import bytes_of
 
 MOUNT = Mount("data", "bucket", "in/")
