@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 from tools.pages import ROOT
 
 README, STYLE = ROOT / "README.md", ROOT / "docs" / "site.css"
+NOTES = ROOT / "docs" / "design"
 BUILD = ROOT / "build"
 SOURCE, SITE = BUILD / "site-source", BUILD / "site"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -59,6 +60,9 @@ def stage(files: set[Path]) -> None:
         copy = SOURCE / path.relative_to(ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
+        if path.parent == NOTES:  # what was decided once is no answer to a question of today
+            text = path.read_text(encoding="utf-8")
+            copy.write_text(f"---\nsearch:\n  exclude: true\n---\n{text}", encoding="utf-8")
 
 
 def navigation(readme: str) -> list[dict[str, object]]:

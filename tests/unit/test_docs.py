@@ -134,15 +134,15 @@ def test_every_step_of_the_path_of_a_byte_is_a_module() -> None:
 
 # Each is answered below a heading of a page that the README's table names: two clicks.
 QUESTIONS = {
-    "where do I cap the bandwidth by time of day?": ("drain.md#the-drain", "max_rate"),
+    "where do I cap the bandwidth by time of day?": ("drain.md#pace", "max_rate"),
     "a node died, what did I lose?": ("guarantees.md#what-fails-on-the-node", "the node is lost"),
     "how do I replace a lost node?": ("operations.md#replace-a-lost-node", "cachetier restore"),
     "how do I move to another bucket?": (
-        "operations.md#change-credentials-or-the-bucket",
+        "operations.md#move-to-another-bucket-change-credentials",
         "new bucket",
     ),
     "how do I restore a step without a browser?": (
-        "operations.md#replace-a-lost-node",
+        "operations.md#restore-a-step",
         "cachetier restore RUN",
     ),
     "what happens when the cache is full?": ("configuration.md#when-the-cache-is-full", "wait"),
@@ -155,7 +155,7 @@ QUESTIONS = {
         "guarantees.md#what-happens-to-a-checkpoint",
         "two jobs save the same step",
     ),
-    "how do I keep a step on the node?": ("operations.md#pin", "cachetier pin"),
+    "how do I keep a step on the node?": ("operations.md#pin-a-step", "cachetier pin"),
     "how do I get a step as plain files?": ("frameworks.md#export-and-import", "cachetier get"),
     "my trainer only writes files, what now?": ("frameworks.md#watch-a-folder", "cachetier adopt"),
 }
