@@ -102,16 +102,17 @@ class Mutants:
         """Return the mutant of this site, wherever its statement is now; None if it is gone.
 
         The same place first, then a function of the same qualified name in any module, then the
-        statement anywhere. Among equal ones it has to be the same change, by number if it can be.
+        statement anywhere in its area. Among equal ones it has to be the same change, by number if
+        it can be.
         """
-        site = result.site
+        site, area = result.site, area_of(result.site.path)
         here = self._at.get(site)
         if here is not None and here.change == result.change:
             return here
         for found in (
             [each for each in self._in_scope_of(site) if each.site.path == site.path],
             self._in_scope_of(site),
-            self._anywhere.get((site.statement, site.kind), []),
+            [each for each in self._anywhere_of(site) if area_of(each.site.path) == area],
         ):
             same = [each for each in found if each.change == result.change]
             if same:
@@ -140,6 +141,9 @@ class Mutants:
             and area_of(each.site.path) == area
         ]
         return max(candidates, key=likeness, default=None)
+
+    def _anywhere_of(self, site: Site) -> list[Mutant]:
+        return self._anywhere.get((site.statement, site.kind), [])
 
     def _in_scope_of(self, site: Site) -> list[Mutant]:
         return self._in_scope.get((site.scope, site.statement, site.kind), [])
