@@ -168,7 +168,7 @@ class Story:
             self._narrator.say(f"{dirty_bytes / 1e6:.0f} MB to go")
             with suppress(NotDurableError):
                 self._client.flush(RUN, timeout_seconds=1.0)
-        self._client.wait(RUN, NEWEST_STEP, level="durable", timeout_seconds=10.0)
+        self._client.wait(RUN, NEWEST_STEP, level="durable", timeout_seconds=60.0)
         self.outcome.steps = {each.step: each for each in self._client.steps(RUN)}
         durable = [s for s, each in self.outcome.steps.items() if "durable" in each.levels]
         self.outcome.compare("every acknowledged checkpoint is durable", durable == list(SAVES))

@@ -117,7 +117,7 @@ def test_the_newest_step_is_the_buckets_where_this_node_has_an_older_one(
     elsewhere["socket"] = elsewhere["socket"].with_name("second")
     with running(elsewhere) as service, Client(f"unix://{service.socket}") as other:
         put_files(other.checkpoint("run", 2), folder, ["empty"])
-        other.wait("run", 2, "durable", timeout_seconds=30)
+        other.wait("run", 2, "durable", timeout_seconds=60)
         client.put_shard(b"x", run="run", step=3, name="half", rank=0, world_size=2, save_id="s")
 
         found = newest_step(client, "run")

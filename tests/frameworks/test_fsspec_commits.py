@@ -28,7 +28,7 @@ def settled(request: pytest.FixtureRequest, client: Client) -> Any:
     def settle(run: str) -> None:
         if request.param == "published":
             for each in (*client.steps(run), *client.branches(run)):
-                client.wait(each.run, each.step, "durable", timeout_seconds=30)
+                client.wait(each.run, each.step, "durable", timeout_seconds=60)
 
     return settle
 
@@ -272,7 +272,7 @@ def test_another_node_lists_and_reads_what_lies_in_branches(
     fs.makedirs("run/checkpoints/step-10")
     put(fs, "run/checkpoints/step-10/.metadata")
     for each in client.branches("run"):
-        client.wait(each.run, each.step, "durable", timeout_seconds=30)
+        client.wait(each.run, each.step, "durable", timeout_seconds=60)
     elsewhere = {**node.settings, "cache_dir": node.settings["cache_dir"].parent / "second"}
     elsewhere["socket"] = elsewhere["socket"].with_name("second")
 
@@ -292,7 +292,7 @@ def test_another_node_reads_what_was_written_again_once_it_is_published(
 ) -> None:
     def publish(data: bytes) -> None:
         put(fs, "run/last.ckpt", data)
-        client.wait("run~last.ckpt", 0, "durable", timeout_seconds=30)
+        client.wait("run~last.ckpt", 0, "durable", timeout_seconds=60)
 
     publish(b"first")
     elsewhere = {**node.settings, "cache_dir": node.settings["cache_dir"].parent / "second"}
@@ -314,7 +314,7 @@ def test_a_flush_of_the_run_is_one_of_all_its_commits(
     put(fs, "run/checkpoints/epoch=1-step=16.ckpt")
     put(fs, "runaway/last.ckpt")
 
-    client.flush("run", timeout_seconds=30)
+    client.flush("run", timeout_seconds=60)
 
     (commit,) = client.branches("run")
     assert "durable" in commit.levels
@@ -335,7 +335,7 @@ def test_what_was_removed_can_be_written_again(
         assert fs.find("run") == []
 
     put(fs, "run/last.ckpt", b"fourth")
-    client.wait("run~last.ckpt", 0, "durable", timeout_seconds=30)
+    client.wait("run~last.ckpt", 0, "durable", timeout_seconds=60)
     assert fs.cat("run/last.ckpt") == b"fourth"
 
 

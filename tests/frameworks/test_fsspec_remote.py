@@ -25,7 +25,7 @@ def published(fs: CachetierFileSystem, client: Client, steps: range) -> None:
             put(fs, f"run/{step}/a")
             put(fs, f"run/{step}/b")
     for step in steps:
-        client.wait("run", step, "durable", timeout_seconds=30)
+        client.wait("run", step, "durable", timeout_seconds=60)
 
 
 class Asked(Counter[str]):

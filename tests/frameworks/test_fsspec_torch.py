@@ -26,7 +26,7 @@ from tests.frameworks.training import Training, digest_of_state
 from tests.integration.serving import running
 from tests.integration.two_remotes import until
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 # --- in a rank -----------------------------------------------------------------------------------
