@@ -8,7 +8,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -251,3 +251,29 @@ def test_a_peer_that_sends_nothing_is_given_up() -> None:
         peer = HttpPeer("silent", silent.getsockname()[:2], {})
         with pytest.raises(TransientError, match="does not answer"):
             peer.hello()
+
+
+@pytest.mark.parametrize(
+    ("limit", "sent"), [("PATIENCE_SECONDS", b"1\r\n\0\r\n"), ("BLOCK_SECONDS", b"2\r\n\1x\r\n")]
+)
+def test_a_peer_that_is_alive_and_sends_next_to_nothing_is_given_up(
+    limit: str, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: a fetcher that hangs, and one that drips. Nobody waits for it for ever."""
+    monkeypatch.setattr(client, limit, 0.0)
+    monkeypatch.setattr(client, "SILENCE_SECONDS", 30.0)
+    with socket.create_server(("127.0.0.1", 0)) as door, ThreadPoolExecutor(1) as threads:
+
+        def drip() -> None:
+            caller, _ = door.accept()
+            with caller, suppress(OSError):
+                caller.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+                while True:
+                    caller.sendall(sent)
+
+        dripping = threads.submit(drip)
+        peer = HttpPeer("slow", door.getsockname()[:2], {})
+        wanted = WantedBlocks("run", 1, "save", "a", 1, 0, 1)
+        with pytest.raises(TransientError, match="does not answer"):
+            peer.read_blocks(wanted, memoryview(bytearray(BLOCK_BYTES)))
+        dripping.result()

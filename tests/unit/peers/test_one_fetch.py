@@ -11,6 +11,7 @@ from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import IntegrityError, RemoteError
 from cachetier.restore.one_fetch import HELD_SECONDS, ranked
+from cachetier.restore.remote_shard import RemoteShard
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.peer_lab import LabNode, PeerLab
 from tests.stateful.node import Node
@@ -107,6 +108,17 @@ def test_wrong_bytes_of_a_peer_are_never_taken(lab: PeerLab) -> None:
     assert lab.restore_all("a") == [DATA] * 4
     seen = {failed for node in others for failed in node.failed_peers}
     assert seen == {(liar.name, IntegrityError.code)}
+
+
+@pytest.mark.usefixtures("saver")
+def test_planted_trust_in_a_peers_bytes_is_found(
+    lab: PeerLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    liar, others = lab.fetcher_and_others()
+    for peer in lab.seen(liar.name):
+        peer.spoil = lambda block: bytes([block[0] ^ 1]) + block[1:]
+    monkeypatch.setattr(RemoteShard, "check", lambda *_block_and_digest: None)
+    assert any(node.get("a") != DATA for node in others)
 
 
 @pytest.mark.usefixtures("saver")
