@@ -174,6 +174,24 @@ def test_a_question_is_answered_two_clicks_from_the_readme(question: str) -> Non
     assert answer in found
 
 
+# A sentence that begins so has no subject until its end: name the shard, the caller, the service.
+OPENING = re.compile(
+    r"(?:(?<=[.;:] )|(?<=^)|(?<=\n\n)|(?<=\| )|(?<=- ))"
+    r"(?:What|Who|Whoever|Whose|Those who|As what)\b[^.?|\n]*(?!\?)[.|\n:,]"
+)
+MADE = re.compile(r"<!-- begin:.*?<!-- end:[^>]*-->", re.DOTALL)
+
+
+def test_no_sentence_of_a_page_begins_without_its_subject() -> None:
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "design"]
+    found = []
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages):
+        text = MADE.sub("", CODE.sub("", page.read_text(encoding="utf-8")))
+        text = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
+        found += [f"{page.relative_to(ROOT)}: {each}" for each in OPENING.findall(text)]
+    assert found == []
+
+
 def test_every_page_and_section_that_the_code_names_is_there() -> None:
     kinds = ("*.py", "*.toml", "*.yml", "*.yaml", "*.tpl", "*.sh", "*.service")
     folders = ("cachetier", "client", "tests", "tools", "benchmarks", "examples", "deploy")
