@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test late soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench paired frameworks s3clients stores site changelog release-check docs house costs mutants golden serve dev wheels lock sbom audit digests targets clean
+.PHONY: help setup check quick interpreters test late soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench carry scale paired frameworks s3clients stores site changelog release-check docs house costs mutants golden serve dev wheels lock sbom audit digests targets clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -136,6 +136,18 @@ wheels: setup  ## Download what the image needs into deploy/wheels, for an image
 	@$(PY) -m pip --disable-pip-version-check download --quiet --only-binary :all: --dest deploy/wheels \
 	    --require-hashes --requirement requirements/build.txt --requirement requirements/service.txt
 	@ls deploy/wheels
+
+# For Linux on x86-64 with Python 3.12; the certificates for TLS are made by cryptography.
+carry: setup  ## Download into .scale what `python3 -m benchmarks.scale.bare RESULTS` needs on another machine
+	@rm -rf .scale
+	@for what in '--require-hashes --requirement requirements/service.txt' \
+	    '$(shell grep -oE '^(cryptography|cffi|pycparser)==[0-9.]+' requirements/dev.txt)'; do \
+	    $(PY) -m pip --disable-pip-version-check download --quiet --no-deps --only-binary :all: --python-version 3.12 \
+	        --platform manylinux_2_28_x86_64 --platform manylinux2014_x86_64 --dest .scale/wheels $$what || exit; done
+	@du -sm .scale/wheels
+
+scale: setup  ## Drain and restore with 1, 2, 4 and 8 carriers here, plain and TLS; writes .scale/results
+	@$(PY) -m benchmarks.scale .scale/results $(ARGS)
 
 lock: $(STAMPS)/venv  ## Resolve requirements/*.txt again (UPGRADE=1: to the newest)
 	@$(PIP) --quiet 'uv>=0.13'

@@ -23,6 +23,7 @@ GROUPS = {
     "core": core.BENCHES,
     "drain": drain.BENCHES,
     "link": link.BENCHES,
+    "processor": link.PROCESSOR,
     "bytes": bytes_group.BENCHES,
     "torch": torch_group.BENCHES,
     "s3": s3.BENCHES,

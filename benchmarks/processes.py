@@ -16,14 +16,27 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Used:
-    """Processor seconds of processes from now on."""
+    """Processor seconds of processes, and of those that they start, from now on."""
 
     def __init__(self, pids: Sequence[int]) -> None:
-        self._before = {pid: cpu_seconds(pid) for pid in pids}
+        self._roots = tuple(pids)
+        self._before = self._seconds()
 
     def cpu_seconds(self) -> float:
-        """Return what they have used; all of them still run."""
-        return sum(cpu_seconds(pid) - before for pid, before in self._before.items())
+        """Return what they have used; one that has ended meanwhile is not counted."""
+        return sum(self.by_process().values())
+
+    def by_process(self) -> dict[int, float]:
+        """Return what each of them has used."""
+        return {pid: now - self._before.get(pid, 0.0) for pid, now in self._seconds().items()}
+
+    def _seconds(self) -> dict[int, float]:
+        found = {}
+        for root in self._roots:
+            for pid in (root, *children_of(root)):
+                with contextlib.suppress(OSError):  # it has ended
+                    found[pid] = cpu_seconds(pid)
+        return found
 
 
 def peak_bytes(pid: int) -> int:

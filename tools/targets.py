@@ -34,6 +34,7 @@ SHORT = {
     "late": "TESTS=tests/client",
     "mutants": "ARGS=--sample=5",
     "paired": "BASE=HEAD ARGS='--pairs 6 --measure group_commit'",
+    "scale": "ARGS='--quick --minutes 4'",
     "soak": "MINUTES=2",
 }
 LONG = {"paired": "BASE=HEAD"}

@@ -21,7 +21,7 @@ from cachetier.testing.s3_endpoint import S3Endpoint
 
 BUCKET = "sink"
 ANYBODY = Credentials("anybody", "the-sink-looks-at-no-signature")
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)

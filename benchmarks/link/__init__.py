@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
-from benchmarks.link import draining, matrix, moments, parts, restoring
+from benchmarks.link import draining, matrix, moments, parts, processor, restoring
 from benchmarks.measures import Result
 from benchmarks.scratch import Bench
 
@@ -14,4 +15,8 @@ BENCHES: dict[str, Callable[[Bench], list[Result]]] = {
     "link_parts": parts.measure,
     "link_moments": moments.measure,
     "link_worlds": matrix.measure,
+}
+PROCESSOR: dict[str, Callable[[Bench], list[Result]]] = {
+    "processor_plain": partial(processor.measure, processor.PLAIN),
+    "processor_tls": partial(processor.measure, processor.TLS),
 }

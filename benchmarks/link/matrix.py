@@ -14,7 +14,7 @@ import os
 import random
 import shutil
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import repeat
@@ -27,7 +27,7 @@ from cachetier_client import Client
 from benchmarks import processes, raw
 from benchmarks.drain.remote import none_went_early, put_held, seconds_until_durable
 from benchmarks.link import restoring
-from benchmarks.link.peers import Moved, Peer, fastest, has
+from benchmarks.link.peers import Moved, Peer, fastest, has, moved_by
 from benchmarks.link.worlds import GRID, WORLDS, Opened, World, opened
 from benchmarks.measures import Result, at_least
 from benchmarks.node import node
@@ -185,7 +185,7 @@ def drained_beside(bench: Bench, world: World, size_bytes: int, shards: int) -> 
             bench,
             world,
             size_bytes,
-            lambda number: _drained(directory, store, source, shards, number),
+            lambda number: drained(directory / f"cache-{number}", store, source, shards),
             put,
         )
 
@@ -238,21 +238,27 @@ def _peers(bench: Bench) -> list[Peer]:
     return [*peers, Peer("CRT client", 0), *s5cmd]
 
 
-def _drained(directory: Path, store: Opened, source: memoryview, shards: int, number: int) -> Moved:
+def drained(
+    cache_dir: Path,
+    store: Opened,
+    source: memoryview,
+    shards: int,
+    settings: Mapping[str, str] | None = None,
+) -> Moved:
     """Have a drain that has just started send a step that it has waited for."""
     store.be_quick()
     store.remote.forget()
-    cache_dir = directory / f"cache-{number}"
     with (
-        node(cache_dir, remote=store.endpoint) as service,
+        node(cache_dir, remote=store.endpoint, settings=settings) as service,
         Client(service.url) as client,
     ):
         put_held(client, RUN, 1, repeat(source, shards))
         settle()
         none_went_early(store.remote)
         store.take_shape()
-        used = processes.Used([service.pid, *service.drain_pids()])
-        moved = Moved(seconds_until_durable(client, RUN, 1), used.cpu_seconds())
+        used = processes.Used([service.pid])
+        seconds = seconds_until_durable(client, RUN, 1)
+        moved = moved_by(service, used, seconds)
     shutil.rmtree(cache_dir)
     return moved
 

@@ -1,31 +1,60 @@
-"""What users would pick instead: boto3, the CRT client, s5cmd and rclone, on the same sink."""
+"""What users would pick instead, on the same sink: boto3, the CRT client, s5cmd, rclone and others.
+
+``FLOOR`` is what plain sockets take between the sink and memory: no peer can take less.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import resource
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from benchmarks.node import Node
+from benchmarks.processes import Used, children_of
 from benchmarks.scratch import ROOT, Bench, touch_memory
 from cachetier.testing.s3_endpoint import S3Endpoint
 
 PATIENCE_SECONDS = 600.0
+FLOOR = "plain sockets, from and into memory"
+LIBRARIES = {
+    "boto3": "boto3",
+    "CRT client": "crt",
+    "obstore": "obstore",
+    "multi-storage-client": "multistorageclient",
+    FLOOR: "sockets",
+}
 Verb = Literal["put", "get"]
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What it took to move all bytes."""
+    """What it took to move all bytes: ``cpu_seconds`` of all processes, ``each`` by their role.
+
+    A role's processes are named one by one, the busiest first.
+    """
 
     seconds: float
     cpu_seconds: float
+    each: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+def moved_by(service: Node, used: Used, seconds: float) -> Moved:
+    """Return what a node took, and its ranks if ``used`` counts them."""
+    drain = children_of(service.pid)[:1]
+    each: dict[str, list[float]] = {}
+    used_by = used.by_process()
+    for pid in sorted(used_by, key=used_by.__getitem__, reverse=True):
+        role = "serve" if pid == service.pid else "drain" if pid in drain else "others"
+        each.setdefault(role, []).append(used_by[pid])
+    return Moved(seconds, sum(used_by.values()), each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +95,18 @@ class Peer:
         moved = Moved(time.perf_counter() - began, _childrens_cpu_seconds() - cpu)
         if done.returncode or [path.stat().st_size for path in files] != sizes:
             raise RuntimeError(f"{self} failed: {done.stderr[-2000:]}")
-        if self.name not in ("boto3", "CRT client"):
+        if self.name not in LIBRARIES:
             return moved
-        return Moved(*map(float, done.stdout.split()))  # without the start of Python
+        seconds, cpu_seconds = map(float, done.stdout.split())  # without the start of Python
+        return Moved(seconds, cpu_seconds)
 
     def _command(self, verb: Verb, files: Sequence[Path], endpoint: S3Endpoint) -> list[str]:
         url, bucket = endpoint.url, endpoint.bucket
         threads, each = self.threads or 10 * len(files), 0
         folder, names = files[0].parent, [path.name for path in files]
-        if self.name in ("boto3", "CRT client"):
-            library = "boto3" if self.name == "boto3" else "crt"
-            command = [sys.executable, "-m", "benchmarks.link.peer", library, url, bucket]
+        if self.name in LIBRARIES:
+            peer = [sys.executable, "-m", "benchmarks.link.peer", LIBRARIES[self.name]]
+            command = [*peer, url, bucket]
             return [*command, str(threads), verb, *map(str, files)]
         each = max(1, self.threads // len(files))
         ours, theirs = f"{folder}/", f"{bucket}/"
@@ -127,6 +157,10 @@ def _childrens_cpu_seconds() -> float:
 
 
 def has(name: str) -> bool:
+    """Return whether a library, or a program, is on this machine."""
+    module = {"CRT client": "awscrt", FLOOR: "ssl"}.get(name, LIBRARIES.get(name))
+    if module is not None:
+        return importlib.util.find_spec(module) is not None
     return shutil.which(name, path=_path()) is not None
 
 
@@ -142,8 +176,11 @@ def _environment(endpoint: S3Endpoint) -> dict[str, str]:
         "AWS_SECRET_ACCESS_KEY": "nobody",
         "AWS_REGION": "us-east-1",
         "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_REQUEST_CHECKSUM_CALCULATION": "when_required",  # the sink reads no trailers
+        "AWS_RESPONSE_CHECKSUM_VALIDATION": "when_required",
         "RCLONE_CONFIG_SINK_TYPE": "s3",
         "RCLONE_CONFIG_SINK_PROVIDER": "Other",
         "RCLONE_CONFIG_SINK_ENV_AUTH": "true",
         "RCLONE_CONFIG_SINK_ENDPOINT": endpoint.url,
+        "RCLONE_CA_CERT": os.environ.get("REQUESTS_CA_BUNDLE", ""),
     }

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from pathlib import Path
@@ -22,7 +22,7 @@ from benchmarks import processes, raw
 from benchmarks.drain.link import Shape
 from benchmarks.drain.remote import RunningSink, put_held, seconds_until_durable, sink
 from benchmarks.link.draining import WHERE
-from benchmarks.link.peers import Moved, Peer, fastest, peers
+from benchmarks.link.peers import Moved, Peer, fastest, moved_by, peers
 from benchmarks.link.sizes import SLOW, Sizes, sizes_of
 from benchmarks.measures import Result, at_least, median_of, ratios
 from benchmarks.node import node
@@ -97,17 +97,23 @@ def publish(bench: Bench, endpoint: S3Endpoint, sizes: list[int], step: int) -> 
 
 
 def restore(
-    bench: Bench, endpoint: S3Endpoint, step: int, each: int, ranks: int, number: int
+    bench: Bench,
+    endpoint: S3Endpoint,
+    step: int,
+    each: int,
+    ranks: int,
+    number: int,
+    settings: Mapping[str, str] | None = None,
 ) -> Moved:
     """Return what it takes until every rank has its shard, of a node that knows nothing."""
     cache = bench.directory / f"cold-{step}-{number}"
     with (
-        node(cache, remote=endpoint) as service,
+        node(cache, remote=endpoint, settings=settings) as service,
         _ranks(service.url, step, each, ranks) as started,
     ):
         settle()
         touch_memory(2 * each * ranks)  # for the copy on the disk, and for what ranks have
-        pids = [service.pid, *service.drain_pids(), *(rank.pid for rank in started)]
+        pids = [service.pid, *(rank.pid for rank in started)]
         used, began = processes.Used(pids), time.perf_counter()
         for rank in started:
             assert rank.stdin is not None
@@ -116,7 +122,7 @@ def restore(
         for rank in started:
             assert rank.stdout is not None
             float(rank.stdout.readline())
-        moved = Moved(time.perf_counter() - began, used.cpu_seconds())
+        moved = moved_by(service, used, time.perf_counter() - began)
     shutil.rmtree(cache)  # or the next would get memory that nobody has touched, which is slower
     return moved
 

@@ -35,11 +35,11 @@ LEAST_SECONDS = 0.0001
 Begin = Callable[[dict[str, Any], int], Any]
 
 
-def measure(bench: Bench) -> list[Result]:
+def measure(bench: Bench, rounds: int = ROUNDS) -> list[Result]:
     if not torch.cuda.is_available():
         return []
     training = Training(QUICK_LAYERS if bench.quick else LAYERS)
-    rounds = QUICK_ROUNDS if bench.quick else ROUNDS
+    rounds = QUICK_ROUNDS if bench.quick else rounds
     with (
         node(bench.directory / "cache") as service,
         Client(service.url) as client,

@@ -180,6 +180,25 @@ def test_bytes_that_come_later_are_waited_for_by_the_thread_that_writes_them(
     assert {name.rpartition("_")[0] for name in waits} == {"cachetier-blocks"}
 
 
+def test_bytes_that_are_copied_at_once_are_copied_in_pieces_that_the_cache_holds(
+    service: FakeService, client: Client, ring: Ring
+) -> None:
+    data, pieces = patterned(3 * BLOCK_BYTES), list[int]()
+
+    def copy(into: memoryview, at: int) -> None:
+        pieces.append(len(into))
+        into[:] = data[at : at + len(into)]
+
+    with client.open_shard(None, 7, "s", ring=ring) as stream:
+        stream.write_later(len(data), copy)
+
+    assert kept(service) == data
+    assert pieces == [
+        BLOCK_BYTES,
+        *[1 << 20] * 8,
+    ]  # the first shows that it is done when it returns
+
+
 def test_bytes_that_are_there_and_bytes_that_come_later_mix(
     service: FakeService, client: Client, ring: Ring
 ) -> None:

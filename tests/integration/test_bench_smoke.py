@@ -25,6 +25,7 @@ WITHOUT_DEMO = [
     *(("core", name) for name in sorted(set(core.BENCHES) - {"demo"})),
     *(("drain", name) for name in sorted(drain.BENCHES)),
     *(("link", name) for name in sorted(link.BENCHES)),
+    *(("processor", name) for name in sorted(link.PROCESSOR)),
     *(("bytes", name) for name in sorted(set(bytes_group.BENCHES) - TRAINED)),
     *(pytest.param("bytes", name, marks=pytest.mark.torch) for name in sorted(TRAINED)),
     *(

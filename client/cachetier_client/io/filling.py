@@ -15,8 +15,9 @@ Copy = Callable[[memoryview, int], Wait | None]
 class Filling:
     """A block on its way from the caller to the file.
 
-    Bytes that were there when they were taken have their digest from the caller's memory. For those
-    that come later it is taken from the block, by whoever writes it, once they are there.
+    Bytes that were there when they were taken have their digest from the caller's memory, and those
+    that were copied at once from the block. For those that come later it is taken from the block,
+    by whoever writes it, once they are there.
     """
 
     __slots__ = ("_digests", "_waits", "block", "size_bytes")
@@ -39,20 +40,21 @@ class Filling:
 
     def take(self, source: memoryview) -> None:
         """Add bytes."""
-        start, self.size_bytes = self.size_bytes, self.size_bytes + len(source)
-        digest, length = self._digests.pop() if self._ends_with(known=True) else (0, 0)
-        digest = digest_of(source, digest or 0)  # before anything else touches them
-        self._digests.append((digest, length + len(source)))
-        self.block.take(source, start)
+        self._note(source)  # before anything else touches them
+        self.block.take(source, self.size_bytes - len(source))
 
-    def take_later(self, size_bytes: int, copy: Copy, at: int) -> None:
-        """Have ``copy`` add bytes, now or by the time its answer has been waited for."""
-        start, self.size_bytes = self.size_bytes, self.size_bytes + size_bytes
+    def take_later(self, size_bytes: int, copy: Copy, at: int) -> bool:
+        """Have ``copy`` add bytes; return whether they are only under way when it returns."""
+        into = self.block.view[self.size_bytes : self.size_bytes + size_bytes]
+        wait = copy(into, at)
+        if wait is None:
+            self._note(into)  # now, while they are in the processor's cache
+            return False
+        self._waits.append(wait)
         _, length = self._digests.pop() if self._ends_with(known=False) else (None, 0)
         self._digests.append((None, length + size_bytes))
-        wait = copy(self.block.view[start : self.size_bytes], at)
-        if wait is not None:
-            self._waits.append(wait)
+        self.size_bytes += size_bytes
+        return True
 
     def settle(self) -> None:
         """Wait until all bytes are there, and nobody copies into the block any more."""
@@ -68,6 +70,12 @@ class Filling:
             taken.append((known, length))
             at += length
         return taken[0][0] if len(taken) == 1 else digests.joined(taken)
+
+    def _note(self, data: memoryview) -> None:
+        """Count bytes that are known, and take their digest."""
+        digest, length = self._digests.pop() if self._ends_with(known=True) else (0, 0)
+        self._digests.append((digest_of(data, digest or 0), length + len(data)))
+        self.size_bytes += len(data)
 
     def _ends_with(self, *, known: bool) -> bool:
         return bool(self._digests) and (self._digests[-1][0] is not None) == known

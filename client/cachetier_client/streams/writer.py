@@ -24,6 +24,7 @@ from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError, SizeMismatchError, inherited
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.buffers import Gathered, bytes_of
+from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.io.filling import Copy, Filling
 from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
@@ -31,6 +32,7 @@ from cachetier_client.results import Receipt
 from cachetier_client.transport.base import PutRequest, Reply, Sink, Transport
 
 BLOCKS_PER_STREAM = 4
+_CACHED_BYTES = 1 << 20  # so much is in the processor's cache after a copy, for its digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class ShardWriter:
         self._size = 0
         self._digests: list[int] = []  # of the blocks handed over; each is filled in as it is known
         self._filling: Filling | None = None
+        self._copy_bytes = BLOCK_BYTES  # at a time: a device takes long to begin a copy
         self._sink: Sink | None = None
         self._writing: deque[tuple[Future[None], Filling]] = deque()
 
@@ -114,8 +117,9 @@ class ShardWriter:
             at = 0
             while at < size_bytes:
                 filling = self._with_room(deadline)
-                count = min(filling.room_bytes, size_bytes - at)
-                filling.take_later(count, copy, at)
+                count = min(filling.room_bytes, size_bytes - at, self._copy_bytes)
+                comes_later = filling.take_later(count, copy, at)
+                self._copy_bytes = BLOCK_BYTES if comes_later else _CACHED_BYTES
                 at += count
                 self._has_grown(count, deadline)
         return size_bytes

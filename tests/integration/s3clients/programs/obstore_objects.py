@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import obstore
 from obstore.exceptions import BaseError
@@ -14,7 +15,7 @@ from obstore.store import S3Store
 
 def main(bucket: str, prefix: str, folder: str) -> None:
     endpoint = os.environ["AWS_ENDPOINT_URL_S3"]
-    options = {"allow_http": True}
+    options: Any = {"allow_http": True}
     store = S3Store(
         bucket, prefix=prefix, endpoint=endpoint, region="us-east-1", client_options=options
     )
