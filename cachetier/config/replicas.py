@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from cachetier_client.bucket_format.at_rest import BUCKETS_OWN, ENCRYPTIONS, AtRest
 from cachetier_client.identity.remote_url import PROPERTIES, contradiction_of
@@ -39,6 +39,8 @@ _BEFORE = {
     "verify": "assume",
     "conditional_writes": "assume",
     "addressing_style": "assume",
+    "key_layout": "assume",
+    "kms_key": "encryption = 'aws:kms alias/key'",
 }
 _MISSING = "`url` is not set: give it as 's3://bucket/prefix'"
 
@@ -46,6 +48,17 @@ _MISSING = "`url` is not set: give it as 's3://bucket/prefix'"
 def _check_properties(words: Sequence[str]) -> None:
     if both := contradiction_of(words):
         raise ValueError(f"{both[0]!r} and {both[1]!r} contradict each other: keep one")
+
+
+def _check_encryption(text: str) -> None:
+    one_of(*ENCRYPTIONS).read(text.partition(" ")[0])
+    AtRest.checked({"encryption": text})
+
+
+ENCRYPTION: SettingType[str] = replace(
+    checked(TEXT, _check_encryption),
+    schema={"anyOf": [{"enum": list(ENCRYPTIONS)}, {"type": "string", "pattern": "^aws:kms.* "}]},
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,21 +81,11 @@ class BucketSettings:
         "AWS configuration says so, or the store is asked); `readback` without CRC-64/NVME: "
         "objects are read back; `unconditional` without `If-None-Match`: nodes may then overwrite.",
     )
-    key_layout: Literal["plain", "spread"] = setting(
-        one_of("plain", "spread"),
-        "plain",
-        "`spread`: shards under sixteen prefixes, for stores that limit each apart.",
-    )
     encryption: str = setting(
-        one_of(*ENCRYPTIONS),
+        ENCRYPTION,
         BUCKETS_OWN,
-        "Every write asks for it: `AES256` (SSE-S3), `aws:kms` or `aws:kms:dsse`; "
-        "`bucket`: the bucket decides.",
-    )
-    kms_key: str | None = setting(
-        optional(TEXT),
-        None,
-        "Id, ARN or alias of the KMS key; that of the bucket or of AWS if not given.",
+        "Every write asks for it: `AES256` (SSE-S3), `aws:kms` or `aws:kms:dsse`, each also with "
+        "the id, ARN or alias of a KMS key: `aws:kms alias/key`; `bucket`: the bucket decides.",
     )
     kms_context: dict[str, str] = setting(
         table(TEXT), {}, "KMS encryption context: a table of texts that policies and logs see."
@@ -110,7 +113,7 @@ class ReplicaSettings(BucketSettings):
 
 
 REPLICAS = table(record(ReplicaSettings, _MISSING, _BEFORE))
-_BUCKET = record(BucketSettings, _MISSING)
+_BUCKET = record(BucketSettings, _MISSING, _BEFORE)
 BUCKET_KEYS = declared(BucketSettings)
 
 

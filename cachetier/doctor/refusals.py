@@ -11,7 +11,7 @@ _KEYS = (
     "role of the machine."
 )
 _ELSEWHERE = "the bucket is in another region", "Set `region` of the remote to the bucket's region."
-_KMS_KEY = "Enable it, or correct `kms_key`: it lies in the bucket's region."
+_KMS_KEY = "Enable it, or correct the key in `encryption`: it lies in the bucket's region."
 _BY_CODE = {
     "InvalidAccessKeyId": ("the store does not know the access key", _KEYS),
     "SignatureDoesNotMatch": (

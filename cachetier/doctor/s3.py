@@ -237,7 +237,7 @@ def judge_at_rest(wanted: AtRest, found: AtRest) -> CheckResult:
         return fail(f"{measured}, not {wanted.encryption}", fix, **values)
     by_alias = "alias/" in wanted.kms_key  # of which the store tells the key
     if wanted.kms_key and not by_alias and not found.kms_key.endswith(wanted.kms_key):
-        fix = "Correct its `kms_key`: the store took another."
+        fix = "Correct the key in its `encryption`: the store took another."
         return fail(f"{measured}, by the key {found.kms_key or 'of nobody'}", fix, **values)
     if wanted.storage_class and wanted.storage_class != found.storage_class:
         fix = "Correct its `storage_class`: the store has no such class."

@@ -74,7 +74,6 @@ class RemoteSettings:
             **{each: values[each] for each in (*same, *others) if each in values},
             **dialect_of(values["assume"]),
             stated=tuple(values["assume"]),
-            spread=values["key_layout"] == "spread",
             role="durable" if name == DURABLE else "replica",
             at_rest=AtRest.checked(values),
             scheme=values["url"].partition("://")[0],

@@ -215,8 +215,7 @@ def test_the_environment_names_a_remote_as_it_does_for_the_service() -> None:
             {
                 "url": "s3://bucket/a/b/",
                 "region": "eu",
-                "assume": ["readback", "unconditional"],
-                "key_layout": "spread",
+                "assume": ["readback", "unconditional", "spread"],
             }
         ),
         "CACHETIER_REMOTE_ENDPOINT": "https://host:1",
@@ -240,8 +239,7 @@ def test_a_variable_that_only_the_service_has_is_not_ignored(name: str) -> None:
 def test_the_environment_says_how_objects_are_kept_as_it_does_for_the_service() -> None:
     remote = {
         "url": "s3://bucket",
-        "encryption": "aws:kms",
-        "kms_key": "alias/k",
+        "encryption": "aws:kms alias/k",
         "kms_context": {"team": "llama"},
         "storage_class": "STANDARD_IA",
     }

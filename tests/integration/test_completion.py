@@ -94,7 +94,7 @@ def environment(served: Served, tmp_path: Path) -> dict[str, str]:
         (["get", "llama", "100", "--name", ""], ["a", "b@c"]),
         (["serve", "--lo"], ["--log"]),
         (["serve", "--log", "w"], ["warning", "warning:json", "warning:console"]),
-        (["config", "--set", "remote_key_layout=s"], ["remote_key_layout=spread"]),
+        (["config", "--set", "remote_encryption=b"], ["remote_encryption=bucket"]),
         (["serve", "--set", "compression=planes:4"], ["compression=planes:4"]),
     ],
     ids=str,

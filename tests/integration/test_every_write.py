@@ -49,8 +49,7 @@ OF_BUCKET = {
 @pytest.fixture(scope="module")
 def lived(moto_s3: S3Endpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
     asked = {
-        "remote_encryption": "aws:kms",
-        "remote_kms_key": KEY,
+        "remote_encryption": f"aws:kms {KEY}",
         "remote_kms_context": CONTEXT,
         "remote_storage_class": "STANDARD_IA",
     }

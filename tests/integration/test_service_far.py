@@ -81,7 +81,7 @@ def test_a_spread_save_is_found_and_deleted_by_a_node_that_is_not_set_up_to_spre
     prefix = tmp_path.name
     bodies = {f"shard-{number}": noise(1000 + number) for number in range(20)}
     bodies["large"] = noise(LARGE)
-    service = started({**settings, "remote_key_layout": "spread"})
+    service = started({**settings, "remote_assume": f"{settings['remote_assume']},spread"})
     try:
         with Client(f"unix://{service.socket}") as client:
             with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:

@@ -20,7 +20,7 @@ from cachetier_client.identity.names import RESERVED_SEGMENT
 BUCKETS_OWN = "bucket"
 ENCRYPTIONS = (BUCKETS_OWN, "AES256", "aws:kms", "aws:kms:dsse")
 _ARCHIVES = frozenset({"GLACIER", "DEEP_ARCHIVE"})
-_FIELDS = ("encryption", "kms_key", "kms_context", "storage_class")
+_FIELDS = ("encryption", "kms_context", "storage_class")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,15 @@ class AtRest:
     def checked(cls, fields: Mapping[str, Any]) -> AtRest:
         """Read what settings, or a service's greeting, say; None counts as not said.
 
+        The encryption may name its KMS key: ``aws:kms alias/checkpoints``.
+
         Raises:
             ValueError: They contradict each other, or nothing could be read back at once.
         """
-        encryption, kms_key, storage_class = (
-            str(fields.get(name) or "") for name in ("encryption", "kms_key", "storage_class")
+        encryption, storage_class = (
+            str(fields.get(name) or "") for name in ("encryption", "storage_class")
         )
+        encryption, _, kms_key = encryption.partition(" ")
         context = dict(fields.get("kms_context") or {})
         if encryption and encryption not in ENCRYPTIONS:
             raise ValueError(f"encryption {encryption!r} is none of {', '.join(ENCRYPTIONS)}")
@@ -60,7 +63,8 @@ class AtRest:
 
     def described(self) -> dict[str, Any]:
         """Return what ``checked`` reads."""
-        values = self.encryption, self.kms_key, dict(self.kms_context), self.storage_class
+        encryption = f"{self.encryption} {self.kms_key}".strip()
+        values = encryption, dict(self.kms_context), self.storage_class
         return dict(zip(_FIELDS, values, strict=True))
 
     def headers(self, key: str) -> dict[str, str]:

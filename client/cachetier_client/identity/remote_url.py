@@ -36,7 +36,10 @@ _CREDENTIALS = re.compile(
 
 
 # What a store can be assumed to do, each with the word for the opposite.
-PROPERTIES = ("path", "virtual", "checksum", "readback", "conditional", "unconditional")
+PROPERTIES = (
+    *("path", "virtual", "checksum", "readback", "conditional", "unconditional"),
+    *("plain", "spread"),
+)
 
 
 def contradiction_of(words: Collection[str]) -> tuple[str, str] | None:
@@ -52,6 +55,7 @@ def dialect_of(words: Collection[str]) -> dict[str, Any]:
         "verify": "readback" if "readback" in words else "checksum",
         "conditional_writes": "unconditional" not in words,
         "addressing_style": style,
+        "spread": "spread" in words,
     }
 
 

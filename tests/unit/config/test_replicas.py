@@ -86,10 +86,11 @@ def test_each_remote_is_encrypted_as_its_own_settings_say() -> None:
         ({"remote_storage_class": "GLACIER"}, "cannot be read back at once"),
         ({"remote_storage_class": "DEEP_ARCHIVE"}, "take GLACIER_IR"),
         ({"remote_storage_class": "STANDARD IA"}, "is no storage class"),
-        ({"remote_kms_key": "k"}, 'needs the encryption "aws:kms"'),
+        ({"remote_encryption": "AES256 k"}, 'needs the encryption "aws:kms"'),
+        ({"remote": {"url": "s3://a-bucket", "kms_key": "k"}}, "mean encryption = 'aws:kms alias"),
         ({"remote_encryption": "AES256", "remote_kms_context": {"a": "b"}}, "needs the encryption"),
         ({"remote_encryption": "kms"}, "did you mean aws:kms?"),
-        ({"remote_encryption": "aws:kms", "remote_kms_key": "a b"}, "is no KMS key"),
+        ({"remote_encryption": "aws:kms a b"}, "is no KMS key"),
     ],
 )
 def test_what_no_write_could_ask_for_is_refused(given: dict[str, object], says: str) -> None:

@@ -170,7 +170,7 @@ def test_versions_that_nobody_removes_are_a_warning(
         ("PermanentRedirect", "another region", "`region`"),
         ("AccessDenied", "s3:PutObject", "on arn:aws:s3:::bucket/train/a/*"),
         ("NotImplemented", "does not know this call", "newer release"),
-        ("KMS.NotFoundException", "no such KMS key", "`kms_key`"),
+        ("KMS.NotFoundException", "no such KMS key", "key in `encryption`"),
         ("KMS.DisabledException", "disabled", "Enable it"),
         ("QuotaExceeded", "quota", "Raise the quota"),
         ("SomethingElse", "what it said", "Correct"),

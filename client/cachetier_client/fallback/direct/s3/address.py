@@ -24,8 +24,8 @@ from cachetier_client.identity.remote_url import (
 
 _VARIABLE, _ENDPOINT = "CACHETIER_REMOTE", "CACHETIER_REMOTE_ENDPOINT"
 _BEFORE = frozenset({"CACHETIER_CONDITIONAL_WRITES", "CACHETIER_KEY_LAYOUT"})
-AT_REST = ("encryption", "kms_key", "kms_context", "storage_class")
-_KEYS = ("url", "endpoint", "region", "assume", "key_layout", *AT_REST)
+AT_REST = ("encryption", "kms_context", "storage_class")
+_KEYS = ("url", "endpoint", "region", "assume", *AT_REST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,6 @@ class S3Address:
                 endpoint=endpoint,
                 region=given.get("region") or None,
                 **dialect_of(words),
-                spread=given.get("key_layout") == "spread",
                 # Itself: not given is no "bucket" that was given.
                 at_rest=AtRest.checked(given) if any(wished) else AS_THE_BUCKET_DOES,
             )
