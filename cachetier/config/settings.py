@@ -100,8 +100,11 @@ def rules_of(compression: str | Mapping[str, str]) -> Rules:
 
 
 def _check_tls(paths: tuple[Path, ...]) -> None:
-    if len(paths) not in (0, 2):
-        raise ValueError("give two files, the certificate and its key: '/tls.crt,/tls.key'")
+    if len(paths) not in (0, 2, 3):
+        raise ValueError(
+            "give two files, the certificate and its key, and perhaps a third, the CA of clients: "
+            "'/tls.crt,/tls.key'"
+        )
 
 
 def _check_log(text: str) -> None:
@@ -207,13 +210,8 @@ class Settings:
         checked(listed(PATH, ","), _check_tls),
         (),
         "PEM files of the doors' certificate, its chain below, and of its key, which others must "
-        "not be able to read: `/tls/tls.crt,/tls/tls.key`. With them the doors speak HTTPS. Read "
-        "again when they change.",
-    )
-    tls_client_ca: Path | None = setting(
-        optional(PATH),
-        None,
-        "PEM file of who issues to clients: who has no such certificate is refused.",
+        "not be able to read: `/tls/tls.crt,/tls/tls.key`. With them the doors speak HTTPS. A "
+        "third has the CA of clients: others are refused. Read again when they change.",
     )
     s3: str = setting(
         DOOR, "", "Address of the S3 door: `127.0.0.1:7071`; empty for none. Else as `http`."
@@ -374,7 +372,7 @@ class Settings:
     @property
     def tls_files(self) -> TlsFiles | None:
         """What the HTTP and the S3 door show of themselves; None where they speak clear text."""
-        return TlsFiles(self.tls[0], self.tls[1], self.tls_client_ca) if self.tls else None
+        return TlsFiles(self.tls[0], self.tls[1], *self.tls[2:]) if self.tls else None
 
     @property
     def durable(self) -> RemoteSettings:
@@ -412,8 +410,6 @@ class Settings:
 
     def __post_init__(self) -> None:
         check_remotes(self.remotes)
-        if self.tls_client_ca is not None and not self.tls:
-            raise ValueError("`tls_client_ca` wants `tls` as well")
         listen = self.peers.listen if self.peers.nodes else ""
         for door, text in (("http", self.http), ("s3", self.s3), ("peers.listen", listen)):
             address, is_clear = text.removeprefix(CLEAR_TEXT), text.startswith(CLEAR_TEXT)

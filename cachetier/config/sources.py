@@ -223,6 +223,7 @@ RENAMED = {
     "socket_mode": "goes: 0600, but 0666 where `allowed_uids` or a principal names users by "
     "uid or gid: take out whom the mode kept out",
     "tls_certificate": "the first of `tls`",
+    "tls_client_ca": "the third of `tls`",
     "tls_key": "the second of `tls`",
     "token_file": "goes: always `<cache_dir>/tokens.json`; move the file there",
     "windows": '`max_rate`, as further ones: ["2 GB/s", "08:00-20:00 200 MB/s"]',

@@ -200,11 +200,11 @@ def test_silent_handshakes_end_and_keep_nobody_out(authority: Authority) -> None
 @pytest.fixture
 def mutual(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     """Serve to who has a certificate of the authority; the environment is that of such a client."""
-    rank = authority.issue("rank")
+    rank, issued = authority.issue("rank"), authority.issue("node")
     monkeypatch.setenv("CACHETIER_CA", str(authority.ca))
     monkeypatch.setenv("CACHETIER_CLIENT_CERT", str(rank.certificate))
     monkeypatch.setenv("CACHETIER_CLIENT_KEY", str(rank.key))
-    with serving(**settings_for(authority.issue("node"), tls_client_ca=authority.ca)) as served:
+    with serving(tls=[issued.certificate, issued.key, authority.ca]) as served:
         yield served
 
 
@@ -297,7 +297,7 @@ def shared() -> Iterator[Served]:
         ({"http": "0.0.0.0:1"}, "'http://0.0.0.0:1'"),
         ({"tls": "/k"}, "the certificate and its key"),
         ({"tls": "/c,/k", "http": "http://0.0.0.0:1"}, "for HTTPS"),
-        ({"tls_client_ca": "/ca"}, "as well"),
+        ({"tls": "/c,/k,/ca,/more"}, "the CA of clients"),
     ],
 )
 def test_settings_that_go_not_together_are_refused(given: dict[str, Any], said: str) -> None:

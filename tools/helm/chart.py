@@ -126,7 +126,7 @@ def values_schema() -> dict[str, Any]:
                 accessKey=TEXT,
                 secretKey=TEXT,
             ),
-            tls=_table(secretName=TEXT),
+            tls=_table(secretName=TEXT, clientCa=TEXT),
             monitoring=_table(podMonitor=monitored, rules=_table(enabled=YES_OR_NO, labels=TEXTS)),
             networkPolicy=_table(
                 enabled=YES_OR_NO,

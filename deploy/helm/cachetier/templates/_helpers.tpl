@@ -44,7 +44,7 @@ CACHETIER_ALLOWED_UIDS: {{ join "," . | quote }}
 CACHETIER_CAPACITY: {{ .Values.capacity | quote }}
 {{- if .Values.tls.secretName }}
 CACHETIER_HTTP: 0.0.0.0:7070
-CACHETIER_TLS: /etc/cachetier/tls/tls.crt,/etc/cachetier/tls/tls.key
+CACHETIER_TLS: /etc/cachetier/tls/tls.crt,/etc/cachetier/tls/tls.key{{ with .Values.tls.clientCa }},/etc/cachetier/tls/{{ . }}{{ end }}
 {{- else }}
 CACHETIER_HTTP: http://0.0.0.0:7070
 {{- end }}
