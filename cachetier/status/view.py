@@ -258,18 +258,24 @@ def troubles(status: Status, now: float) -> list[str]:
     sentence ends with the runbook that says what to do, where there is one.
     """
     drain, damaged, waits = status["drain"], status["quarantined_shards"], status["waiting_bytes"]
-    away = [each for each in status["remotes"] if tone_of(str(each["state"])) == BAD]
-    found = []
-    if damaged:
-        found = [
-            f"{counted(damaged, 'damaged shard')}: `cachetier fsck`, {runbook('damaged-shard')}"
-        ]
-    found += [_away(remote, now) for remote in away]
-    has_s3 = all(map(is_replica, away))
+    has_s3 = not s3_troubles(status, now)
+    shards = f"{counted(damaged, 'damaged shard')}: `cachetier fsck`, {runbook('damaged-shard')}"
+    found = [shards] if damaged else []
+    found += [_away(each, now) for each in status["remotes"] if _is_away(each)]
     found += [str(each) for each in status["warnings"] if has_s3 or NOT_ANNOUNCED not in each]
     found += [f"puts wait for {shown_size(waits)} of room: {runbook('puts-wait')}"] if waits else []
     found += last_error(drain, now) if has_s3 else []
     return found + [str(conflict) for conflict in drain.get("conflicts", ())]
+
+
+def s3_troubles(status: Status, now: float) -> list[str]:
+    """Return the trouble with the durable remote, as ``troubles`` has it; none if it is well."""
+    found = (each for each in status["remotes"] if _is_away(each) and not is_replica(each))
+    return [_away(each, now) for each in found]
+
+
+def _is_away(remote: Status) -> bool:
+    return tone_of(str(remote["state"])) == BAD
 
 
 def _away(remote: Status, now: float) -> str:

@@ -20,7 +20,7 @@ from cachetier.console.rendering import runbooks, static_files, static_url
 from cachetier.console.steps import step_table
 from cachetier.doors.http.console.actions import ACTIONS
 from cachetier.doors.http.console.routes import OBJECTS_SHOWN
-from cachetier.doors.http.console.sections import PAGE_EVENTS
+from cachetier.doors.http.console.sections import PAGE_EVENTS, Live
 from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.errors import RemoteError
 from cachetier.model.names import DURABLE
@@ -176,6 +176,18 @@ def test_what_is_not_there_is_a_page_that_says_so(owner: Browser) -> None:
     assert owner.get("/console/runbooks/none.md").status == 404
 
 
+def test_a_defect_is_a_page_too_and_stands_in_the_log(
+    owner: Browser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_where: object) -> None:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(Live, "lines", broken)
+    answer = owner.get("/console/runs/r/1")
+    assert (answer.status, "Back to the node" in text(answer)) == (500, True)
+    assert "GET /console/runs/r/1" in caplog.text
+
+
 def test_a_run_that_nobody_knows_is_a_page_that_says_so_without_a_flush(owner: Browser) -> None:
     answer = owner.get("/console/runs/never")
     assert (answer.status, "neither this node nor S3 has a run never" in text(answer)) == (
@@ -250,6 +262,8 @@ def test_a_trouble_is_said_once_and_its_runbook_is_a_page() -> None:
         browser.sign_in(new_link(served))
         told = browser.get("/").body.decode()
         (page,) = re.findall(r'href="(/console/runbooks/[^"]+)"', told)
+        served.call("PUT", "/v1/runs/r/steps/1/shards/x", b"x")
+        assert browser.get("/console/runs/r/1").body.decode().count("no route") == 1
         answer = browser.get(page)
     assert told.count("no route") == 1
     assert "<code>cachetier doctor</code> says what is wrong" in told

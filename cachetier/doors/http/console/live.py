@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 
-from cachetier_client.identity import names
 from fastapi import APIRouter, Request
 from starlette.responses import Response, StreamingResponse
 
 from cachetier.console.history import LOOK_SECONDS
 from cachetier.doors.http.browsers import CONSOLE_PATH, session_in
 from cachetier.doors.http.console.sections import Live
+from cachetier.doors.http.console.visit import Run, Step
 from cachetier.doors.http.front import address_of, caller_of
 from cachetier.doors.operations import Operations
 from cachetier.errors import CachetierError
@@ -30,16 +30,15 @@ def add_live(router: APIRouter, node: Operations, live: Live) -> None:
     """Add the stream of each page."""
 
     @router.get(f"{CONSOLE_PATH}live")
-    async def of_page(request: Request, run: str = "", step: str = "") -> Response:
-        if run:
-            names.checked_run(run)
-        number = names.parsed_step(step) if step else None
-        stream = _events(request, node, live, run, number)
+    async def of_page(
+        request: Request, run: Run | None = None, step: Step | None = None
+    ) -> Response:
+        stream = _events(request, node, live, run, step)
         return StreamingResponse(stream, media_type="text/event-stream")
 
 
 async def _events(
-    request: Request, node: Operations, live: Live, run: str, step: int | None
+    request: Request, node: Operations, live: Live, run: str | None, step: int | None
 ) -> AsyncIterator[str]:
     known: dict[str, str] = {}
     quiet = 0

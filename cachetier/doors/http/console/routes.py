@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from cachetier_client.identity import names
 from fastapi import APIRouter, Request
-from pydantic import BeforeValidator
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from cachetier.console.cluster import Cluster
@@ -15,16 +13,21 @@ from cachetier.doors.http.browsers import CONSOLE_PATH, HOME_PATH
 from cachetier.doors.http.console.actions import add_actions
 from cachetier.doors.http.console.live import add_live
 from cachetier.doors.http.console.sections import FIRST_ROWS, PAGE_EVENTS, Live
-from cachetier.doors.http.console.visit import missing_page, page, sees_node, visit_router
+from cachetier.doors.http.console.visit import (
+    Run,
+    Step,
+    missing_page,
+    page,
+    sees_node,
+    visit_router,
+)
 from cachetier.doors.http.front import caller_of
 from cachetier.doors.http.problems import RouteError
 from cachetier.doors.operations import Operations
-from cachetier.errors import NotFoundError, RemoteError
+from cachetier.errors import NotFoundError
 
 OBJECTS_SHOWN = 200
 RUN_HINT = "The page of the node lists the runs that it knows."
-Run = Annotated[str, BeforeValidator(names.checked_run)]
-Step = Annotated[int, BeforeValidator(names.parsed_step)]
 _RUN, _STEP = f"{CONSOLE_PATH}runs/{{run}}", f"{CONSOLE_PATH}runs/{{run}}/{{step}}"
 
 
@@ -103,11 +106,7 @@ def _add_parts(router: APIRouter, live: Live) -> None:
 
     @router.get(f"{CONSOLE_PATH}in-bucket/{{run}}")
     async def in_bucket(request: Request, run: Run) -> Response:
-        found, trouble = None, None
-        try:
-            found = await live.in_bucket(caller_of(request.scope), run)
-        except RemoteError as error:
-            trouble = error.message
+        found, trouble = await live.in_bucket(caller_of(request.scope), run)
         return page(request, "in_bucket.html", steps=found, paths=(), trouble=trouble)
 
     @router.get(f"{_STEP}/lines")

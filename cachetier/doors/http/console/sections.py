@@ -22,7 +22,7 @@ from cachetier.doors.operations import Operations
 from cachetier.errors import RemoteError
 from cachetier.model.names import is_hidden
 from cachetier.status import view
-from cachetier.steps.views import StepProgress
+from cachetier.steps.views import StepProgress, StepView
 from cachetier.telemetry.recent_events import RecentEvent
 
 EVENTS_SHOWN, PAGE_EVENTS = 12, 100
@@ -42,11 +42,11 @@ class Live:
     pools: Pools
     history: History
 
-    async def of_page(self, caller: Caller, run: str, step: int | None) -> Sections:
+    async def of_page(self, caller: Caller, run: str | None, step: int | None) -> Sections:
         """Return the sections of the page of a step or a run, or of the node if there is none."""
-        if step is not None:
-            return await self.of_step(caller, run, step)
-        return await (self.of_run(caller, run) if run else self.of_node(caller))
+        if run is None:
+            return await self.of_node(caller)
+        return await (self.of_run(caller, run) if step is None else self.of_step(caller, run, step))
 
     async def of_node(self, caller: Caller) -> Sections:
         """Return the sections of the page of the node; of a tenant only what is about its runs."""
@@ -90,22 +90,27 @@ class Live:
             "steps": rendered("steps.html", steps=table, paths=paths),
         }
 
-    async def in_bucket(self, caller: Caller, run: str) -> view.Table:
-        """Return the newest steps that the bucket has of a run, and this node has nothing of."""
-        with self.node.access.doing(caller, "steps", run):
-            where = run, steps.ELSEWHERE_SHOWN
-            views = await self.pools.patient(self.node.checkpoints.durable_elsewhere, *where)
-        return steps.step_table(views, time.time())
+    async def in_bucket(self, caller: Caller, run: str) -> tuple[view.Table, str]:
+        """Return the newest steps that the bucket has of a run, and this node has nothing of.
+
+        Why the bucket cannot be asked stands beside them; empty if it could be.
+        """
+        found, trouble = list[StepView](), ""
+        try:
+            with self.node.access.doing(caller, "steps", run):
+                where = run, steps.ELSEWHERE_SHOWN
+                found = await self.pools.patient(self.node.checkpoints.durable_elsewhere, *where)
+        except RemoteError as error:
+            trouble = error.message
+        return steps.step_table(found, time.time()), trouble
 
     async def is_known(self, caller: Caller, run: str) -> bool:
         """Return whether this node or the bucket has a run, or the bucket cannot be asked."""
-        found = await self.pools.quick(self.node.checkpoints.runs)
-        if any(run in (each, base_run(each)) for each in found):
+        known = await self.pools.quick(self.node.checkpoints.runs)
+        if any(run in (each, base_run(each)) for each in known):
             return True
-        try:
-            return bool((await self.in_bucket(caller, run)).rows)
-        except RemoteError:
-            return True
+        found, trouble = await self.in_bucket(caller, run)
+        return bool(found.rows or trouble)
 
     async def of_step(self, caller: Caller, run: str, step: int) -> Sections:
         """Return the sections of the page of a step.
@@ -122,12 +127,17 @@ class Live:
             own = steps.saved_here(found.save, found.parts, found.ranks)
             known = own or found.parts
             line = steps.timeline_of(found.save, found.parts, own, now) if known else None
+        troubles: list[str] = []
+        if seen.published_at is None and sees_node(caller):
+            look = await self.history.look()
+            troubles = view.s3_troubles(look.status, look.at)
         table = steps.step_table([seen], now, here=found is not None)
         pin = "unpin" if seen.pinned else "pin"
         drawn = rendered("timeline.html", line=line)
         legend = rendered("legend.html", counts=counts, levels=grid.LEVELS)
         return {
             "actions": _buttons(caller, run, step, "flush", "restore", pin, "delete"),
+            "troubles": rendered("troubles.html", troubles=troubles),
             "step": rendered("step_head.html", steps=table, save_id=seen.save_id),
             "timeline": drawn,
             "legend": legend,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Annotated, Any
 
+from cachetier_client.identity import names
 from fastapi import APIRouter, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import BeforeValidator
 from starlette.responses import HTMLResponse, Response
 
 from cachetier import __version__
@@ -19,12 +21,15 @@ from cachetier.console.rendering import POLICY, rendered
 from cachetier.doors.http.browsers import session_in
 from cachetier.doors.http.front import CALLER, caller_of
 from cachetier.doors.http.problems import RouteError, SchemaError
+from cachetier.doors.operations import answerable
 from cachetier.errors import CachetierError
 
 HEADERS = {
     "Content-Security-Policy": POLICY,
     "Referrer-Policy": "same-origin",  # with `no-referrer` a form's Origin would be `null`
 }
+Run = Annotated[str, BeforeValidator(names.checked_run)]
+Step = Annotated[int, BeforeValidator(names.parsed_step)]
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
@@ -43,6 +48,9 @@ class VisitRoute(APIRoute):
                 return error_page(request, error)
             except RequestValidationError:
                 return error_page(request, SchemaError("the address has a part that is no number"))
+            except Exception as error:
+                operation = f"{request.method} {request.url.path[:200]}"
+                return error_page(request, answerable(error, "http", operation))
 
         return visited
 
