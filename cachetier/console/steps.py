@@ -40,26 +40,25 @@ RANKS_SHOWN = 64
 LATE_NAMED = 5
 
 
-def step_table(views: Sequence[StepView], now: float, *, here: bool = True) -> Table:
-    """Return a row for each step, the newest first; ``here``: of what this node knows itself."""
-    rows = [_row(view, now, here) for view in sorted(views, key=lambda view: -view.step)]
+def step_table(views: Sequence[StepView], now: float) -> Table:
+    """Return a row for each step, the newest first; green is what is here, and S3 confirms."""
+    rows = [_row(view, now) for view in sorted(views, key=lambda view: -view.step)]
     titles = "<step", "<state", "<levels", "age", "ranks", "shards", "size", "<sent"
     is_sent = not any(view.dirty_bytes for view in views)
     return Table(titles, rows).without("sent" if is_sent else "")
 
 
-def _row(view: StepView, now: float, here: bool) -> tuple[TableCell, ...]:
+def _row(view: StepView, now: float) -> tuple[TableCell, ...]:
     is_published = Level.REPLICATED in view.levels  # nothing is before every rank has sealed
     sealed = view.world_size if is_published else len(view.ranks)
     unsure = unchecked(view.state, view.checked_at, now)
     implied = Level.REPLICATED if Level.DURABLE in view.levels else None
     levels = ", ".join(level for level in view.levels if level != implied) or "-"
+    tone, is_safe = TONES.get(view.state, ""), Level.LOCAL in view.levels and not unsure
     notes = filter(None, (levels, unsure, "pinned" if view.pinned else ""))
     return (
         TableCell(str(view.step), path=(view.run, view.step)),
-        TableCell(
-            view.state.replace("_", " "), TONES.get(view.state, "") if here and not unsure else ""
-        ),
+        TableCell(view.state.replace("_", " "), tone if is_safe or tone != GOOD else ""),
         TableCell(" · ".join(notes)),
         TableCell(shown_span(max(0.0, now - view.started_at))),
         TableCell(f"{sealed}/{view.world_size}"),

@@ -245,13 +245,13 @@ def test_steps_that_only_the_bucket_has_are_listed_beside_the_runs(
     assert owner.get("/console/runs?run=..").status == 400
 
 
-def test_what_s3_could_not_be_asked_about_is_not_green() -> None:
+def test_what_s3_could_not_be_asked_about_or_another_node_replaced_is_not_green() -> None:
     levels = ("local", "replicated", "durable")
     where = "r", 1, "s", "published", levels, (0,), 1
     view = StepView(*where, 1, 1, 0, started_at=0.0, sealed_at=1.0, published_at=2.0)
-    for checked_at, here, tone in ((99.0, True, "good"), (None, True, ""), (99.0, False, "")):
-        seen = replace(view, checked_at=checked_at)
-        (row,) = step_table([seen], 100.0, here=here).rows
+    replaced = replace(view, checked_at=99.0, levels=levels[1:])  # by a save of another node
+    for seen, tone in ((replace(view, checked_at=99.0), "good"), (view, ""), (replaced, "")):
+        (row,) = step_table([seen], 100.0).rows
         assert (row[1].text, row[1].tone) == ("published", tone)
 
 

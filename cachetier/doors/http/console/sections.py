@@ -131,7 +131,7 @@ class Live:
         if seen.published_at is None and sees_node(caller):
             look = await self.history.look()
             troubles = view.s3_troubles(look.status, look.at)
-        table = steps.step_table([seen], now, here=found is not None)
+        table = steps.step_table([seen], now)
         pin = "unpin" if seen.pinned else "pin"
         drawn = rendered("timeline.html", line=line)
         legend = rendered("legend.html", counts=counts, levels=grid.LEVELS)
