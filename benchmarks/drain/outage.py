@@ -28,9 +28,9 @@ from benchmarks.measures import Result, at_most
 from benchmarks.node import node
 from benchmarks.scratch import Bench
 from cachetier.simulate.events import Events
-from cachetier.simulate.node import Work, crowd
+from cachetier.simulate.node import SimulatedWork, crowd
 from cachetier.simulate.results import shares
-from cachetier.simulate.store import Store
+from cachetier.simulate.store import SimulatedStore
 
 RUN = "outage"
 SHARDS = 16
@@ -171,8 +171,8 @@ def _simulated(bench: Bench) -> list[Result]:
     begins = 120.0
     ends = begins + SIMULATED_SECONDS
     events = Events()
-    store = Store(events, SIMULATED_RATE, away=lambda now: begins <= now < ends)
-    nodes = crowd(events, store, 1, Work(), seed=0)
+    store = SimulatedStore(events, SIMULATED_RATE, away=lambda now: begins <= now < ends)
+    nodes = crowd(events, store, 1, SimulatedWork(), seed=0)
     events.run(ends + 120.0)
     normal = shares(nodes, begins - 60.0, begins).per_second
     knocks = [instant for instant in nodes[0].knocked_at if instant > begins + 10.0]

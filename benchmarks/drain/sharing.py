@@ -14,9 +14,9 @@ from benchmarks.measures import Result, at_least, at_most, median_of
 from benchmarks.scratch import Bench
 from cachetier.remote.call_policy import ASKING
 from cachetier.simulate.events import Events
-from cachetier.simulate.node import Work, crowd
+from cachetier.simulate.node import SimulatedWork, crowd
 from cachetier.simulate.results import burstiness, shares
-from cachetier.simulate.store import READS_PER_SECOND, WRITES_PER_SECOND, Store
+from cachetier.simulate.store import READS_PER_SECOND, WRITES_PER_SECOND, SimulatedStore
 
 NODES = 8
 RATE = 100.0
@@ -37,7 +37,7 @@ def _draining(bench: Bench, size: int, rate: float, simulations: int) -> list[Re
     fairness, used, rejected = [], [], []
     for seed in range(simulations):
         events = Events()
-        nodes = crowd(events, Store(events, rate), size, Work(), seed=seed)
+        nodes = crowd(events, SimulatedStore(events, rate), size, SimulatedWork(), seed=seed)
         events.run(seconds)
         found = shares(nodes, seconds / 2, seconds)
         bench.say(
@@ -58,11 +58,11 @@ def _restoring(bench: Bench, size: int, total_bytes: int) -> list[Result]:
     sizes = sizes_of(bench)
     ranges = total_bytes // RANGE_BYTES // size
     ideal = ranges * size / READS_PER_SECOND
-    work = Work(reads=True, requests=ranges, size_bytes=RANGE_BYTES, policy=ASKING)
+    work = SimulatedWork(reads=True, requests=ranges, size_bytes=RANGE_BYTES, policy=ASKING)
     times, rejected, failed, uneven = [], [], [], []
     for seed in range(sizes.simulations):
         events = Events()
-        nodes = crowd(events, Store(events), size, work, seed=seed, within_seconds=1.0)
+        nodes = crowd(events, SimulatedStore(events), size, work, seed=seed, within_seconds=1.0)
         events.run(20 * ideal)
         ended_at = max(node.ended_at for node in nodes)
         times.append(ended_at / ideal)

@@ -28,13 +28,20 @@ from cachetier.cli.output import (
 from cachetier.cli.steps import run_names
 from cachetier.cli.types import COUNT, DURATION, NUMBER, PATH, RATE, RUN, SIZE, Word
 from cachetier.nearest import nearest
-from cachetier.simulate.estimate import DAY_SECONDS, Estimate, Plan, State, estimate_of, sweep
+from cachetier.simulate.estimate import (
+    DAY_SECONDS,
+    Estimate,
+    Plan,
+    SimulatedState,
+    estimate_of,
+    sweep,
+)
 
 if TYPE_CHECKING:
     from cachetier_client import Client
     from cachetier_client.cadence import Cadence, Figure
 
-    from cachetier.simulate.outcome import Outcome, RunOutcome, Spread, Timeline
+    from cachetier.simulate.outcome import RunOutcome, SimulatedOutcome, Spread, Timeline
 
 _WHY = {
     "young-daly": "more saves would cost more than the failures they are for",
@@ -43,7 +50,7 @@ _WHY = {
 }
 _COUNTS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _PLOTTED = 200  # intervals, evenly on a scale of logarithms
-_DEFAULT, _STATE = Plan(), State()
+_DEFAULT, _STATE = Plan(), SimulatedState()
 
 _between_failures = replace(DURATION, hint="Write it as 12h or 3d.")
 
@@ -272,7 +279,7 @@ def costs(
     if interval is not None:
         per_day = DAY_SECONDS / interval
     if size is None and params is not None:
-        size = params * State(weights, master, first, second).bytes_per_parameter
+        size = params * SimulatedState(weights, master, first, second).bytes_per_parameter
     plan = Plan(
         size_bytes=size or 0.0,
         per_day=_DEFAULT.per_day if per_day is None else per_day,
@@ -401,7 +408,7 @@ def simulate(scenario: Path, seed: int | None, plot: Path | None, as_json: bool)
     show(as_json, asdict(found), partial(_show_outcome, found))
 
 
-def _show_outcome(found: Outcome) -> None:
+def _show_outcome(found: SimulatedOutcome) -> None:
     if found.about:
         echo(found.about)
     echo(f"{counted(found.nodes, 'node')}, {shown_span(found.seconds)}, seed {found.seed}", "")
@@ -422,7 +429,7 @@ def _show_outcome(found: Outcome) -> None:
     echo("", *(f"{what:<13} {text}" for what, text in _rows(found)))
 
 
-def _rows(found: Outcome) -> list[tuple[str, str]]:
+def _rows(found: SimulatedOutcome) -> list[tuple[str, str]]:
     requests = found.requests
     total = max(1, requests.accepted + requests.throttled)
     rows = [
@@ -459,7 +466,7 @@ def _span_of(spread: Spread | None, figure: str) -> str:
     return "-" if spread is None else shown_span(getattr(spread, figure))
 
 
-def _draw_outcome(figure: Any, found: Outcome) -> None:
+def _draw_outcome(figure: Any, found: SimulatedOutcome) -> None:
     """Draw exposure, bytes and requests over time, one below the other."""
     seen = found.timeline
     hours = found.seconds > 3 * 3600

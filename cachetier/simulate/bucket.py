@@ -30,13 +30,13 @@ from cachetier.drain.upload.target import UploadTarget
 from cachetier.errors import ObjectMissingError, PreconditionFailedError
 from cachetier.remote.base import Condition, Listing, Metadata, ObjectStore
 from cachetier.remote.bucket import Bucket
-from cachetier.simulate.requests import Request, Requests
+from cachetier.simulate.requests import SimulatedRequest, SimulatedRequests
 from cachetier.simulate.strands import wait
 
 LISTED = 1000  # keys in an answer
 
 
-class Objects:
+class SimulatedObjects:
     """What lies in the bucket, of all nodes."""
 
     def __init__(self) -> None:
@@ -130,7 +130,9 @@ class NodeObjectStore:
 
     keeps_digests = True
 
-    def __init__(self, objects: Objects, requests: Requests, prefix: str, traffic: Traffic) -> None:
+    def __init__(
+        self, objects: SimulatedObjects, requests: SimulatedRequests, prefix: str, traffic: Traffic
+    ) -> None:
         self._objects = objects
         self._requests = requests
         self._prefix = prefix
@@ -207,7 +209,7 @@ class NodeObjectStore:
         sizes, self._unsent[key] = self._unsent[key], []
         left, failed = len(sizes), None
 
-        def ended(size_bytes: int, request: Request, answer: object) -> None:
+        def ended(size_bytes: int, request: SimulatedRequest, answer: object) -> None:
             nonlocal left, failed
             left -= 1
             if isinstance(answer, Exception):
@@ -220,7 +222,9 @@ class NodeObjectStore:
                 resume(failed)
 
         for size_bytes in sizes:
-            request = Request(lambda _answer: None, size_bytes, prefix=self._prefix_of(key))
+            request = SimulatedRequest(
+                lambda _answer: None, size_bytes, prefix=self._prefix_of(key)
+            )
             request.ended = partial(ended, size_bytes, request)
             self._requests.add(request)
 
@@ -230,7 +234,9 @@ class NodeObjectStore:
         self, key: str, do: Callable[[], object], *, reads: bool = False, size_bytes: int = 0
     ) -> Any:
         def begin(resume: Callable[[object], None]) -> None:
-            self._requests.add(Request(resume, size_bytes, reads, self._prefix_of(key), do))
+            self._requests.add(
+                SimulatedRequest(resume, size_bytes, reads, self._prefix_of(key), do)
+            )
 
         answer = wait(begin)
         if isinstance(answer, Exception):

@@ -28,7 +28,7 @@ CACHED_PUT_SECONDS = 0.0006
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SimulatedState:
     """The bytes that each parameter has in a checkpoint, component by component.
 
     By default what mixed-precision training with Adam keeps: bf16 weights, and weights and both

@@ -9,7 +9,7 @@ from itertools import count
 from cachetier.simulate.events import Alarm, Events
 
 
-class Link:
+class SimulatedLink:
     """Moves bodies beside each other, each of them equally fast.
 
     All are equally fast at any time, so one number tells how far each has come: the bytes that a

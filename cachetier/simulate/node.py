@@ -11,15 +11,15 @@ from cachetier.errors import ThrottledError, TransientError
 from cachetier.model.pace import Pace
 from cachetier.remote.call_policy import DRAIN, RetryPolicy
 from cachetier.simulate.events import Events
-from cachetier.simulate.link import Link
-from cachetier.simulate.requests import Place, Request, Requests
-from cachetier.simulate.store import Store
+from cachetier.simulate.link import SimulatedLink
+from cachetier.simulate.requests import SimulatedPlace, SimulatedRequest, SimulatedRequests
+from cachetier.simulate.store import SimulatedStore
 
 LATENCY_SECONDS = (0.02, 0.08)  # each node lies at its own distance
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class SimulatedWork:
     """What a node has to do: so many requests of one size, endless unless said otherwise."""
 
     reads: bool = False
@@ -30,28 +30,33 @@ class Work:
     policy: RetryPolicy = DRAIN
 
 
-class Node:
+class SimulatedNode:
     """One node. Its threads have one request at a time each, and keep it while the store is away.
 
     ``gave_up`` counts requests that were throttled as often as the policy allows, ``ended_at`` is
-    when the last one ended; for the rest see ``Requests``.
+    when the last one ended; for the rest see ``SimulatedRequests``.
     """
 
     def __init__(
-        self, events: Events, store: Store, chance: random.Random, work: Work, place: Place
+        self,
+        events: Events,
+        store: SimulatedStore,
+        chance: random.Random,
+        work: SimulatedWork,
+        place: SimulatedPlace,
     ) -> None:
         self.gave_up = 0
         self.ended_at = math.inf
         self._events = events
         self._store = store
         self._work = work
-        link = Link(events, place.each_connection, place.link)
+        link = SimulatedLink(events, place.each_connection, place.link)
         self.pace = Pace(work.at_once, moved=link.moved, fraction=chance.random)
         self._health = RemoteHealth(self._probe, lambda _health: None, events)
         self._left = work.requests
         self._begun = 0  # those that are repeated as well
         attempts = work.policy.throttled_attempts or work.policy.attempts
-        self._requests = Requests(
+        self._requests = SimulatedRequests(
             events,
             store,
             chance,
@@ -79,7 +84,7 @@ class Node:
 
     def _put(self) -> None:
         work = self._work
-        request = Request(self._ended, work.size_bytes, work.reads, work.prefix)
+        request = SimulatedRequest(self._ended, work.size_bytes, work.reads, work.prefix)
         request.began_at = self._events.seconds
         self._requests.put(request)
 
@@ -109,22 +114,22 @@ class Node:
 
 def crowd(
     events: Events,
-    store: Store,
+    store: SimulatedStore,
     size: int,
-    work: Work,
+    work: SimulatedWork,
     *,
     seed: int,
     within_seconds: float = 20.0,
-) -> list[Node]:
+) -> list[SimulatedNode]:
     """Return ``size`` nodes that start at different times, at different distances."""
     chance = random.Random(seed)
     return [
-        Node(
+        SimulatedNode(
             events,
             store,
             random.Random(chance.random()),
             work,
-            Place(
+            SimulatedPlace(
                 latency_seconds=chance.uniform(*LATENCY_SECONDS),
                 starts_at=chance.uniform(0.0, within_seconds) if number else 0.0,
             ),

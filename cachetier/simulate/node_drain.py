@@ -41,12 +41,12 @@ from cachetier.model.checkpoint import claimant_of
 from cachetier.notifier import Changes
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import InBatches
-from cachetier.simulate.bucket import NodeObjectStore, Objects, ReadOnceBucket
+from cachetier.simulate.bucket import NodeObjectStore, ReadOnceBucket, SimulatedObjects
 from cachetier.simulate.events import Alarm, Events
-from cachetier.simulate.link import Link
-from cachetier.simulate.requests import Place, Requests
+from cachetier.simulate.link import SimulatedLink
+from cachetier.simulate.requests import SimulatedPlace, SimulatedRequests
 from cachetier.simulate.saves import Saves
-from cachetier.simulate.store import Store
+from cachetier.simulate.store import SimulatedStore
 from cachetier.simulate.strands import Strands
 from cachetier.steps.incidents import Incidents
 
@@ -60,15 +60,15 @@ class World:
 
     events: Events
     strands: Strands
-    store: Store
-    objects: Objects
+    store: SimulatedStore
+    objects: SimulatedObjects
 
 
 @dataclass(frozen=True, slots=True)
 class DrainSetup:
     """How a node drains."""
 
-    place: Place
+    place: SimulatedPlace
     layout: Layout
     bandwidth: Bandwidth
     weights: Weights
@@ -87,11 +87,11 @@ class NodeDrain:
         self._saves = saves
         self._remote_state = cast("RemoteState", saves)
         place = setup.place
-        self._link = Link(world.events, place.each_connection, place.link)
+        self._link = SimulatedLink(world.events, place.each_connection, place.link)
         self._traffic = Traffic(
             SIZE.uploads + SIZE.parts, world.events, setup.bandwidth, SIZE.parts, self._link.moved
         )
-        self.requests = Requests(
+        self.requests = SimulatedRequests(
             world.events, world.store, chance, place, self._traffic.pace, self._link
         )
         store = NodeObjectStore(world.objects, self.requests, setup.layout.prefix, self._traffic)

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from cachetier.simulate.requests import Requests
+from cachetier.simulate.requests import SimulatedRequests
 from cachetier.simulate.results import fairness
 from cachetier.simulate.tier import Tier
-from cachetier.simulate.training import Training
+from cachetier.simulate.training import SimulatedTraining
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SimulatedOutcome:
     """All that came of a simulation."""
 
     about: str
@@ -99,7 +99,7 @@ class Outcome:
 class Recorder:
     """Looks at the nodes now and then, and sums up."""
 
-    def __init__(self, trainings: Sequence[Training]) -> None:
+    def __init__(self, trainings: Sequence[SimulatedTraining]) -> None:
         self.nodes: list[Tier] = []  # those that were lost as well
         self.timeline = Timeline(exposure_seconds={each.run.name: [] for each in trainings})
         self._trainings = trainings
@@ -124,12 +124,12 @@ class Recorder:
         for training in self._trainings:
             seen.exposure_seconds[training.run.name].append(training.exposure_seconds())
 
-    def outcome(self, about: str, seed: int) -> Outcome:
+    def outcome(self, about: str, seed: int) -> SimulatedOutcome:
         """Return what came of it all, after the last look."""
         seen, requests = self.timeline, [node.drain.requests for node in self.nodes]
         seen.accepted_per_second = _per_second([r.accepted_at for r in requests], seen.seconds)
         seen.throttled_per_second = _per_second([r.rejected_at for r in requests], seen.seconds)
-        return Outcome(
+        return SimulatedOutcome(
             about=about,
             seed=seed,
             nodes=sum(not node.lost for node in self.nodes),
@@ -141,7 +141,7 @@ class Recorder:
             timeline=seen,
         )
 
-    def _of_run(self, training: Training) -> RunOutcome:
+    def _of_run(self, training: SimulatedTraining) -> RunOutcome:
         records = training.records
         acked = [each for each in records if each.acked_at is not None]
         exposure = Spread.of(self.timeline.exposure_seconds[training.run.name])
@@ -160,7 +160,7 @@ class Recorder:
         )
 
 
-def _counts(requests: Sequence[Requests]) -> RequestCounts:
+def _counts(requests: Sequence[SimulatedRequests]) -> RequestCounts:
     return RequestCounts(
         sum(len(each.accepted_at) for each in requests),
         sum(len(each.rejected_at) for each in requests),

@@ -17,8 +17,8 @@ from cachetier.errors import CachetierError, RemoteError, ThrottledError, Transi
 from cachetier.model.pace import Pace, Ticket
 from cachetier.remote.call_policy import DRAIN, Retries, RetryPolicy
 from cachetier.simulate.events import Alarm, Events
-from cachetier.simulate.link import Link
-from cachetier.simulate.store import Answer, Store
+from cachetier.simulate.link import SimulatedLink
+from cachetier.simulate.store import SimulatedAnswer, SimulatedStore
 
 SMALL_BYTES = 1 << 20  # what is smaller takes as long as its round trip
 
@@ -32,7 +32,7 @@ def _at_once(_under_way: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SimulatedPlace:
     """How a node lies to the store, in bytes a second, and when it starts."""
 
     latency_seconds: float = 0.05
@@ -42,7 +42,7 @@ class Place:
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class SimulatedRequest:
     """One request, repeated or not.
 
     ``arrived`` is done at the store once the body is there; ``ended`` gets what it returned, or the
@@ -59,7 +59,7 @@ class Request:
     attempt: int = 1
 
 
-class Requests:
+class SimulatedRequests:
     """All requests of a node.
 
     ``accepted_at``, ``rejected_at`` and ``knocked_at`` are instants at the store. Knocks are what
@@ -69,11 +69,11 @@ class Requests:
     def __init__(  # noqa: PLR0913 - what a node is made of
         self,
         events: Events,
-        store: Store,
+        store: SimulatedStore,
         chance: random.Random,
-        place: Place,
+        place: SimulatedPlace,
         pace: Pace,
-        link: Link,
+        link: SimulatedLink,
         *,
         policy: RetryPolicy = DRAIN,
         first: Callable[[], None] = _nothing,
@@ -97,7 +97,7 @@ class Requests:
         self._first = first
         self._may_begin = may_begin
         # Reads of documents, writes of them, and what carries bytes.
-        self._waiting: tuple[deque[Request], ...] = (deque(), deque(), deque())
+        self._waiting: tuple[deque[SimulatedRequest], ...] = (deque(), deque(), deque())
         self._under_way = 0
         self._alarm = Alarm(events, self._send)
         self._alarm.set(place.starts_at)
@@ -105,12 +105,12 @@ class Requests:
     def now(self) -> float:
         return self._events.seconds
 
-    def add(self, request: Request) -> None:
+    def add(self, request: SimulatedRequest) -> None:
         """Let ``request`` wait for its turn."""
         self.put(request)
         self._alarm.set(0.0)
 
-    def put(self, request: Request) -> None:
+    def put(self, request: SimulatedRequest) -> None:
         """As ``add``, from within ``first`` or ``ended``."""
         large = request.size_bytes >= SMALL_BYTES
         self._waiting[2 if large else not request.reads].append(request)
@@ -130,7 +130,7 @@ class Requests:
                     break
                 self._begin(waiting.popleft())
 
-    def _begin(self, request: Request) -> None:
+    def _begin(self, request: SimulatedRequest) -> None:
         now = self._events.seconds
         request.began_at = request.began_at or now
         request.sent_at = now
@@ -139,25 +139,25 @@ class Requests:
         one_way_seconds = self._place.latency_seconds * self._chance.uniform(0.25, 0.75)
         self._events.after(one_way_seconds, partial(self._arrive, request, ticket, one_way_seconds))
 
-    def _arrive(self, request: Request, ticket: Ticket, one_way_seconds: float) -> None:
+    def _arrive(self, request: SimulatedRequest, ticket: Ticket, one_way_seconds: float) -> None:
         """A request is at the store: an answer sets out, after the body where it is accepted."""
         answer = self._store.judge(request.prefix, reads=request.reads)
         now = self._events.seconds
-        if answer is Answer.ACCEPTED:
+        if answer is SimulatedAnswer.ACCEPTED:
             self.accepted_at.append(now)
             taken = partial(self._taken, request, ticket, one_way_seconds)
             if request.size_bytes >= SMALL_BYTES:
                 self._link.move(request.size_bytes, taken)
             else:
                 taken()
-        elif answer is Answer.THROTTLED:
+        elif answer is SimulatedAnswer.THROTTLED:
             self.rejected_at.append(now)
             self._events.after(one_way_seconds, partial(self._throttled, request, ticket))
         else:
             self.knocked_at.append(now)
             self._events.after(one_way_seconds, partial(self._failed, request))
 
-    def _taken(self, request: Request, ticket: Ticket, one_way_seconds: float) -> None:
+    def _taken(self, request: SimulatedRequest, ticket: Ticket, one_way_seconds: float) -> None:
         """The whole of a request is at the store."""
         try:
             answer = request.arrived()
@@ -167,24 +167,24 @@ class Requests:
 
     # --- what came of it -------------------------------------------------------------------------
 
-    def _answered(self, request: Request, ticket: Ticket, answer: object) -> None:
+    def _answered(self, request: SimulatedRequest, ticket: Ticket, answer: object) -> None:
         self._under_way -= 1
         self._pace.succeeded(ticket, self._events.seconds)
         self._retries.budget.earn()
         request.ended(answer)
         self._send()
 
-    def _throttled(self, request: Request, ticket: Ticket) -> None:
+    def _throttled(self, request: SimulatedRequest, ticket: Ticket) -> None:
         self._under_way -= 1
         self._pace.throttled(ticket, self._events.seconds, None)
         self._repeat(request, ThrottledError("slow down"))
 
-    def _failed(self, request: Request) -> None:
+    def _failed(self, request: SimulatedRequest) -> None:
         self._under_way -= 1
         self._pace.failed(self._events.seconds)
         self._repeat(request, TransientError("the store is away"))
 
-    def _repeat(self, request: Request, error: RemoteError) -> None:
+    def _repeat(self, request: SimulatedRequest, error: RemoteError) -> None:
         wait_seconds = self._retries.wait_seconds(error, request.attempt, request.began_at)
         if wait_seconds is None:
             request.ended(error)

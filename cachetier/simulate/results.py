@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import mean, pvariance
 
-from cachetier.simulate.node import Node
+from cachetier.simulate.node import SimulatedNode
 
 BURST_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class SimulatedShares:
     """What the nodes got between two instants."""
 
     accepted: tuple[int, ...]
@@ -42,20 +42,20 @@ def fairness(shares: Sequence[float]) -> float:
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 
 
-def shares(nodes: Sequence[Node], since: float, until: float) -> Shares:
+def shares(nodes: Sequence[SimulatedNode], since: float, until: float) -> SimulatedShares:
     """Count what reached the store between two instants of a simulation."""
 
     def within(instants: list[float]) -> int:
         return bisect_left(instants, until) - bisect_left(instants, since)
 
-    return Shares(
+    return SimulatedShares(
         tuple(within(node.accepted_at) for node in nodes),
         sum(within(node.rejected_at) for node in nodes),
         until - since,
     )
 
 
-def burstiness(nodes: Sequence[Node], since: float, until: float) -> float:
+def burstiness(nodes: Sequence[SimulatedNode], since: float, until: float) -> float:
     """Return how uneven requests arrive: variance / mean of their number in tenths of a second.
 
     It is 1 where nodes ask independently of each other, and about their number where all ask in

@@ -28,15 +28,15 @@ Positive = Annotated[float, Meta(gt=0)]
 Share = Annotated[float, Meta(gt=0, le=1)]
 
 
-class Span(float):
+class ScenarioSpan(float):
     """Seconds, written as ``10min``."""
 
 
-class Size(int):
+class ScenarioSize(int):
     """Bytes, written as ``2TB``."""
 
 
-class Rate(float):
+class ScenarioRate(float):
     """Bytes a second, written as ``6GB/s`` or ``25Gbit/s``."""
 
 
@@ -48,44 +48,44 @@ class Nodes(_Table, frozen=True):
     """What each node is made of, and how far it lies from the store."""
 
     ranks: Count = 8
-    nvme: Rate = Rate(6e9)
-    link: Rate = Rate(25e9 / 8)
-    each_connection: Rate = Rate(90e6)
+    nvme: ScenarioRate = ScenarioRate(6e9)
+    link: ScenarioRate = ScenarioRate(25e9 / 8)
+    each_connection: ScenarioRate = ScenarioRate(90e6)
     latency_ms: tuple[Positive, Positive] = (20.0, 80.0)
 
 
-class Settings(_Table, frozen=True):
+class ScenarioSettings(_Table, frozen=True):
     """Settings of the service, by their names there."""
 
-    capacity: Size = Size(4 * 10**12)
+    capacity: ScenarioSize = ScenarioSize(4 * 10**12)
     when_full: Literal["wait", "reject"] = "wait"
-    put_timeout: Span = Span(600.0)
+    put_timeout: ScenarioSpan = ScenarioSpan(600.0)
     high_watermark: Share = Watermarks().high
     low_watermark: Share = Watermarks().low
     durable_every: Count = 1
     supersede: bool = False
     keep_local: Annotated[int, Meta(ge=0)] = 0
     key_layout: Literal["plain", "spread"] = "plain"
-    max_rate: Rate | None = None
+    max_rate: ScenarioRate | None = None
 
     @property
     def policy(self) -> Policy:
         return Policy(self.durable_every, self.supersede, self.keep_local)
 
 
-class Run(_Table, frozen=True):
+class ScenarioRun(_Table, frozen=True):
     """A training run: it saves, trains for ``every``, and saves again.
 
     ``on`` names a run whose nodes it shares; else it has ``nodes`` of its own.
     """
 
     name: str
-    checkpoint: Size
-    every: Span
+    checkpoint: ScenarioSize
+    every: ScenarioSpan
     nodes: Count = 1
     on: str | None = None
     saves: Count | None = None
-    first_at: Span = Span(0.0)
+    first_at: ScenarioSpan = ScenarioSpan(0.0)
     shards: Count = 1
     prefix: str = ""
     weight: Positive = 1.0
@@ -94,15 +94,15 @@ class Run(_Table, frozen=True):
 class Outage(_Table, frozen=True):
     """When the store is away."""
 
-    at: Span
-    lasts: Span
+    at: ScenarioSpan
+    lasts: ScenarioSpan
 
 
 class Throttling(_Table, frozen=True):
     """When the store lets less through than it does otherwise."""
 
-    at: Span
-    lasts: Span
+    at: ScenarioSpan
+    lasts: ScenarioSpan
     writes_per_second: Positive
     reads_per_second: Positive = READS_PER_SECOND
 
@@ -119,21 +119,21 @@ class StoreLimits(_Table, frozen=True):
 class Loss(_Table, frozen=True):
     """A node that is lost with all it has; an empty one takes its place."""
 
-    at: Span
+    at: ScenarioSpan
     run: str
     node: Annotated[int, Meta(ge=0)] = 0
-    back_after: Span = Span(300.0)
+    back_after: ScenarioSpan = ScenarioSpan(300.0)
 
 
 class Scenario(_Table, frozen=True):
     """All of it."""
 
-    runs: Annotated[tuple[Run, ...], Meta(min_length=1)]
-    duration: Span
+    runs: Annotated[tuple[ScenarioRun, ...], Meta(min_length=1)]
+    duration: ScenarioSpan
     about: str = ""
     seed: int = 0
     nodes: Nodes = Nodes()
-    settings: Settings = Settings()
+    settings: ScenarioSettings = ScenarioSettings()
     store: StoreLimits = StoreLimits()
     losses: tuple[Loss, ...] = ()
 
@@ -160,8 +160,8 @@ def read_scenario(path: Path) -> Scenario:
 
 def _parsed(kind: type, value: Any) -> Any:
     """Return a size, a span or a rate as ``kind``; a bare number is bytes, seconds, bytes/s."""
-    readers = {Span: parsed_span, Size: parsed_size, Rate: parsed_rate}
-    unit = "s" if kind is Span else ""
+    readers = {ScenarioSpan: parsed_span, ScenarioSize: parsed_size, ScenarioRate: parsed_rate}
+    unit = "s" if kind is ScenarioSpan else ""
     found = readers[kind](f"{value:g}{unit}" if isinstance(value, int | float) else str(value))
     return kind(found)
 
@@ -200,7 +200,7 @@ def _check(scenario: Scenario) -> None:
         raise _wrong(wrong)
 
 
-def _wrong_of_run(run: Run, own: dict[str, int], scenario: Scenario) -> str:
+def _wrong_of_run(run: ScenarioRun, own: dict[str, int], scenario: Scenario) -> str:
     where = f"runs.{run.name}"
     try:
         checked_run(run.name)

@@ -15,23 +15,23 @@ from cachetier.drain.schedule.queue_state import Weights
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import Bandwidth
 from cachetier.reclaim.evict import Watermarks
-from cachetier.simulate.bucket import Objects
+from cachetier.simulate.bucket import SimulatedObjects
 from cachetier.simulate.events import Events
 from cachetier.simulate.node_drain import DrainSetup, World
-from cachetier.simulate.outcome import Outcome, Recorder
-from cachetier.simulate.requests import Place
-from cachetier.simulate.scenario import Loss, Run, Scenario
-from cachetier.simulate.store import Store
+from cachetier.simulate.outcome import Recorder, SimulatedOutcome
+from cachetier.simulate.requests import SimulatedPlace
+from cachetier.simulate.scenario import Loss, Scenario, ScenarioRun
+from cachetier.simulate.store import SimulatedStore
 from cachetier.simulate.strands import Strands
 from cachetier.simulate.tier import Tier, TierSetup
-from cachetier.simulate.training import Training
+from cachetier.simulate.training import SimulatedTraining
 
 LOOKS = 240
 
 
 def simulate(
     scenario: Scenario, on_progress: Callable[[float], None] = lambda _now: None
-) -> Outcome:
+) -> SimulatedOutcome:
     """Run ``scenario`` and return what came of it, the same each time.
 
     ``on_progress`` hears how far it is, in simulated seconds.
@@ -51,13 +51,15 @@ class _Simulation:
         self._scenario = scenario
         self._chance = random.Random(scenario.seed)
         limits, events = scenario.store, self.events
-        store = Store(events, limits.writes_per_second, limits.reads_per_second, away=self._is_away)
+        store = SimulatedStore(
+            events, limits.writes_per_second, limits.reads_per_second, away=self._is_away
+        )
         for each in limits.throttling:
             slower = partial(store.limit, each.writes_per_second, each.reads_per_second)
             as_before = partial(store.limit, limits.writes_per_second, limits.reads_per_second)
             events.after(each.at, slower)
             events.after(each.at + each.lasts, as_before)
-        self._world = World(events, Strands(events), store, Objects())
+        self._world = World(events, Strands(events), store, SimulatedObjects())
         self._nodes: dict[str, list[Tier]] = {}
         self._trainings = self._begun()
         self.recorder = Recorder(self._trainings)
@@ -68,17 +70,22 @@ class _Simulation:
     def _is_away(self, now: float) -> bool:
         return any(each.at <= now < each.at + each.lasts for each in self._scenario.store.outages)
 
-    def _begun(self) -> list[Training]:
+    def _begun(self) -> list[SimulatedTraining]:
         ranks, runs = self._scenario.nodes.ranks, self._scenario.runs
         for run in runs:
             if run.on is None:
                 self._nodes[run.name] = [self._node(run) for _ in range(run.nodes)]
-        return [Training(self.events, run, self._nodes[run.on or run.name], ranks) for run in runs]
+        return [
+            SimulatedTraining(self.events, run, self._nodes[run.on or run.name], ranks)
+            for run in runs
+        ]
 
-    def _node(self, run: Run) -> Tier:
+    def _node(self, run: ScenarioRun) -> Tier:
         settings, nodes = self._scenario.settings, self._scenario.nodes
         chance = random.Random(self._chance.random())
-        place = Place(chance.uniform(*nodes.latency_ms) / 1000, nodes.each_connection, nodes.link)
+        place = SimulatedPlace(
+            chance.uniform(*nodes.latency_ms) / 1000, nodes.each_connection, nodes.link
+        )
         drain = DrainSetup(
             place,
             Layout(run.prefix, settings.key_layout == "spread"),
@@ -109,7 +116,7 @@ class _Simulation:
             training.stop()
         self.events.after(loss.back_after, partial(self._replace, loss, stopped))
 
-    def _replace(self, loss: Loss, stopped: list[Training]) -> None:
+    def _replace(self, loss: Loss, stopped: list[SimulatedTraining]) -> None:
         (run,) = (each for each in self._scenario.runs if each.name == loss.run)
         node = self._nodes[loss.run][loss.node] = self._node(run)
         self.recorder.nodes.append(node)

@@ -30,7 +30,7 @@ class TokenBucket:
         return True
 
 
-class Answer(Enum):
+class SimulatedAnswer(Enum):
     """What becomes of a request."""
 
     ACCEPTED = auto()
@@ -38,7 +38,7 @@ class Answer(Enum):
     AWAY = auto()
 
 
-class Store:
+class SimulatedStore:
     """Judges requests; each prefix has a bucket of a second's depth for writes, and for reads."""
 
     def __init__(
@@ -62,12 +62,16 @@ class Store:
     def is_away(self) -> bool:
         return self._away(self._events.seconds)
 
-    def judge(self, prefix: str, *, reads: bool) -> Answer:
+    def judge(self, prefix: str, *, reads: bool) -> SimulatedAnswer:
         """Return what becomes of a request that arrives now."""
         if self.is_away():
-            return Answer.AWAY
+            return SimulatedAnswer.AWAY
         bucket = self._buckets.get((prefix, reads))
         if bucket is None:
             rate = self._rates[reads]
             bucket = self._buckets[prefix, reads] = TokenBucket(rate, max(1.0, rate))
-        return Answer.ACCEPTED if bucket.take(self._events.seconds) else Answer.THROTTLED
+        return (
+            SimulatedAnswer.ACCEPTED
+            if bucket.take(self._events.seconds)
+            else SimulatedAnswer.THROTTLED
+        )

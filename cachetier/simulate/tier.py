@@ -16,7 +16,7 @@ from cachetier.model.lifecycle import KEPT_SAVES, OPEN_SAVES
 from cachetier.model.policy import Policy, surplus
 from cachetier.reclaim.evict import Watermarks
 from cachetier.reclaim.loop import COLLECT_SECONDS
-from cachetier.simulate.link import Link
+from cachetier.simulate.link import SimulatedLink
 from cachetier.simulate.node_drain import DrainSetup, NodeDrain, World
 from cachetier.simulate.saves import HeldSave, Saves
 
@@ -65,7 +65,7 @@ class Tier:
         self.space = Space(setup.capacity_bytes)
         self.drain = NodeDrain(world, setup.drain, self.saves, chance)
         self.drain.changed.listen(self._make_room)
-        self._nvme = Link(world.events, setup.nvme, setup.nvme)
+        self._nvme = SimulatedLink(world.events, setup.nvme, setup.nvme)
         self._waiting: deque[_Put] = deque()
         if setup.policy.keep_local:
             world.events.after(COLLECT_SECONDS, self._trim)

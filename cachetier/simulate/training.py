@@ -12,7 +12,7 @@ from cachetier.local.catalog.figures import Dirty, DurableStep, OpenSave
 from cachetier.local.catalog.figures import Run as KnownRun
 from cachetier.model.lifecycle import SaveState
 from cachetier.simulate.events import Events
-from cachetier.simulate.scenario import Run
+from cachetier.simulate.scenario import ScenarioRun
 from cachetier.simulate.tier import Tier
 from cachetier.status.exposure import of_runs
 
@@ -43,10 +43,10 @@ class SaveRecord:
         return "local_only" if self.local_only else "open"
 
 
-class Training:
+class SimulatedTraining:
     """One run on its ``nodes``, which the simulation replaces where one is lost."""
 
-    def __init__(self, events: Events, run: Run, nodes: list[Tier], ranks: int) -> None:
+    def __init__(self, events: Events, run: ScenarioRun, nodes: list[Tier], ranks: int) -> None:
         self.run = run
         self.nodes = nodes
         self.records: list[SaveRecord] = []

@@ -14,11 +14,11 @@ from cachetier.model.pace import (
     Ticket,
 )
 from cachetier.simulate.events import Events
-from cachetier.simulate.node import Work, crowd
+from cachetier.simulate.node import SimulatedWork, crowd
 from cachetier.simulate.results import shares
-from cachetier.simulate.store import Store
+from cachetier.simulate.store import SimulatedStore
 
-PARTS = Work(size_bytes=1 << 20)
+PARTS = SimulatedWork(size_bytes=1 << 20)
 
 
 def begin(pace: Pace, now: float, size_bytes: int = 1) -> Ticket:
@@ -163,7 +163,7 @@ def test_nothing_with_a_body_begins_while_nothing_may_be_sent() -> None:
 @pytest.mark.parametrize("rate", [5.0, 10.0, 50.0, 200.0])
 def test_one_node_uses_a_token_bucket_up_and_is_rarely_refused(rate: float) -> None:
     events = Events()
-    nodes = crowd(events, Store(events, rate), 1, PARTS, seed=1)
+    nodes = crowd(events, SimulatedStore(events, rate), 1, PARTS, seed=1)
     events.run(until_seconds=120.0)
     found = shares(nodes, 20.0, 120.0)
     assert found.per_second / rate > 0.95
@@ -172,7 +172,7 @@ def test_one_node_uses_a_token_bucket_up_and_is_rarely_refused(rate: float) -> N
 
 def test_eight_nodes_that_share_a_bucket_come_to_fair_shares() -> None:
     events = Events()
-    nodes = crowd(events, Store(events, 100.0), 8, PARTS, seed=1, within_seconds=2.0)
+    nodes = crowd(events, SimulatedStore(events, 100.0), 8, PARTS, seed=1, within_seconds=2.0)
     events.run(until_seconds=240.0)
     found = shares(nodes, 60.0, 240.0)
     assert found.fairness > 0.95

@@ -10,7 +10,7 @@ from cachetier_client.errors import InvalidRequestError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachetier.simulate.estimate import Plan, State, estimate_of, sweep
+from cachetier.simulate.estimate import Plan, SimulatedState, estimate_of, sweep
 
 LARGE = Plan(size_bytes=15e12, gpus=1024, link=12.5e9)
 
@@ -25,12 +25,12 @@ def test_two_hundred_jobs_that_wait_35_ms_for_each_put_block_18_gpu_hours_a_day(
 def test_fourteen_bytes_a_parameter_are_what_the_field_measured(
     parameters: float, gigabytes: int
 ) -> None:
-    assert State().bytes_per_parameter == 14
-    assert round(parameters * State().bytes_per_parameter / 1e9) == gigabytes
+    assert SimulatedState().bytes_per_parameter == 14
+    assert round(parameters * SimulatedState().bytes_per_parameter / 1e9) == gigabytes
 
 
 def test_each_component_counts_by_itself() -> None:
-    assert State(master=0, first_moment=1, second_moment=1).bytes_per_parameter == 4
+    assert SimulatedState(master=0, first_moment=1, second_moment=1).bytes_per_parameter == 4
 
 
 def test_fifteen_terabytes_in_parts_of_64_megabytes_take_a_prefix_67_seconds() -> None:

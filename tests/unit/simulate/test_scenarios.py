@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from cachetier.cli.app import app
 from cachetier.errors import InvalidRequestError
-from cachetier.simulate.outcome import Outcome
+from cachetier.simulate.outcome import SimulatedOutcome
 from cachetier.simulate.scenario import Scenario, read_scenario
 from cachetier.simulate.simulation import simulate
 
@@ -38,7 +38,7 @@ def scenario(tmp_path: Path, more: str = "", text: str = SMALL) -> Scenario:
     return read_scenario(path)
 
 
-def outcome(tmp_path: Path, more: str = "", text: str = SMALL) -> Outcome:
+def outcome(tmp_path: Path, more: str = "", text: str = SMALL) -> SimulatedOutcome:
     return simulate(scenario(tmp_path, more, text))
 
 

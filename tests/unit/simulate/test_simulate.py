@@ -10,13 +10,13 @@ import pytest
 
 from cachetier.remote.call_policy import ASKING
 from cachetier.simulate.events import Alarm, Events
-from cachetier.simulate.link import Link
-from cachetier.simulate.node import Node, Work, crowd
-from cachetier.simulate.requests import Place
+from cachetier.simulate.link import SimulatedLink
+from cachetier.simulate.node import SimulatedNode, SimulatedWork, crowd
+from cachetier.simulate.requests import SimulatedPlace
 from cachetier.simulate.results import burstiness, shares
-from cachetier.simulate.store import READS_PER_SECOND, Answer, Store, TokenBucket
+from cachetier.simulate.store import READS_PER_SECOND, SimulatedAnswer, SimulatedStore, TokenBucket
 
-SMALL = Work(size_bytes=1 << 20)
+SMALL = SimulatedWork(size_bytes=1 << 20)
 
 
 def test_a_bucket_lets_its_depth_through_at_once_and_then_its_rate() -> None:
@@ -27,9 +27,11 @@ def test_a_bucket_lets_its_depth_through_at_once_and_then_its_rate() -> None:
 
 
 def test_prefixes_are_limited_apart_and_so_are_reads_and_writes() -> None:
-    store = Store(Events(), writes_per_second=1, reads_per_second=2)
+    store = SimulatedStore(Events(), writes_per_second=1, reads_per_second=2)
     asked = [("a", False), ("a", False), ("b", False), ("a", True), ("a", True), ("a", True)]
-    answers = [store.judge(prefix, reads=reads) is Answer.ACCEPTED for prefix, reads in asked]
+    answers = [
+        store.judge(prefix, reads=reads) is SimulatedAnswer.ACCEPTED for prefix, reads in asked
+    ]
     assert answers == [True, False, True, True, True, False]
 
 
@@ -52,7 +54,7 @@ def test_an_alarm_rings_once_at_the_earliest_instant() -> None:
 
 def test_bodies_share_a_full_link_and_one_alone_has_its_connection() -> None:
     events, ended = Events(), list[float]()
-    link = Link(events, each=10.0, total=15.0)
+    link = SimulatedLink(events, each=10.0, total=15.0)
     link.move(150.0, lambda: ended.append(events.now()))
     events.run(9.0)
     assert link.moved() == pytest.approx(90.0)
@@ -67,7 +69,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
     runs = []
     for _ in range(2):
         events = Events()
-        nodes = crowd(events, Store(events, 40), 3, SMALL, seed=7)
+        nodes = crowd(events, SimulatedStore(events, 40), 3, SMALL, seed=7)
         events.run(30.0)
         runs.append([(node.accepted_at, node.rejected_at) for node in nodes])
     assert runs[0] == runs[1]
@@ -76,7 +78,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_shares_tell_even_ones_from_greedy_ones() -> None:
     events = Events()
-    nodes = crowd(events, Store(events), 2, SMALL, seed=0)
+    nodes = crowd(events, SimulatedStore(events), 2, SMALL, seed=0)
     nodes[0].accepted_at = [1.0, 2.0, 3.0, 9.0]
     nodes[1].rejected_at = [2.5]
     found = shares(nodes, 0.0, 4.0)
@@ -88,7 +90,7 @@ def test_shares_tell_even_ones_from_greedy_ones() -> None:
 
 def test_nodes_that_ask_in_step_are_told_from_those_that_do_not() -> None:
     events = Events()
-    nodes = crowd(events, Store(events), 16, SMALL, seed=0)
+    nodes = crowd(events, SimulatedStore(events), 16, SMALL, seed=0)
     chance = random.Random(1)
     for node in nodes:
         node.accepted_at = [float(second) for second in range(20)]
@@ -100,8 +102,10 @@ def test_nodes_that_ask_in_step_are_told_from_those_that_do_not() -> None:
 
 def test_a_node_fills_a_link_of_slow_connections_and_ends_when_all_has_moved() -> None:
     events = Events()
-    work = Work(requests=640, size_bytes=8 << 20)
-    node = Node(events, Store(events), random.Random(0), work, Place(each_connection=8e6))
+    work = SimulatedWork(requests=640, size_bytes=8 << 20)
+    node = SimulatedNode(
+        events, SimulatedStore(events), random.Random(0), work, SimulatedPlace(each_connection=8e6)
+    )
     events.run(60.0)
     assert len(node.accepted_at) == 640
     assert node.ended_at == pytest.approx(640 * (8 << 20) / (128 * 8e6), abs=4.0)
@@ -112,8 +116,8 @@ def test_nodes_that_restore_at_once_all_end_near_the_ideal_and_are_rarely_refuse
     within_seconds: float,
 ) -> None:
     events = Events()
-    work = Work(reads=True, requests=500, size_bytes=8 << 20, policy=ASKING)
-    nodes = crowd(events, Store(events), 128, work, seed=1, within_seconds=within_seconds)
+    work = SimulatedWork(reads=True, requests=500, size_bytes=8 << 20, policy=ASKING)
+    nodes = crowd(events, SimulatedStore(events), 128, work, seed=1, within_seconds=within_seconds)
     events.run(60.0)
     ideal = 128 * 500 / READS_PER_SECOND
     assert sum(node.gave_up for node in nodes) == 0
@@ -126,7 +130,7 @@ def test_nodes_that_restore_at_once_all_end_near_the_ideal_and_are_rarely_refuse
 def test_ten_minutes_without_the_store_cost_a_knock_a_second_and_end_within_seconds() -> None:
     begins, ends = 60.0, 660.0
     events = Events()
-    store = Store(events, 25, away=lambda now: begins <= now < ends)
+    store = SimulatedStore(events, 25, away=lambda now: begins <= now < ends)
     nodes = crowd(events, store, 1, SMALL, seed=1)
     events.run(ends + 60.0)
     normal = shares(nodes, 30.0, begins).per_second
