@@ -1,14 +1,15 @@
 """What this node answers a peer: blocks of shards and documents, from its disk or by one fetch.
 
-Nothing here asks another peer; see ``restore.one_fetch``.
+No other peer is asked for blocks; a document that a peer fetches tells which shard is meant.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from concurrent.futures import TimeoutError as LateError
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from typing import TypeVar
 
 from cachetier_client.bucket_format.layout import Layout, rank_of_part
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, digest_of
@@ -23,9 +24,11 @@ from cachetier.restore.restore import Restore
 
 BEAT_SECONDS = 0.25  # a peer that waits hears so often that this node is alive
 BLOCKS_AT_MOST = 64
+LOOKS_AT_ONCE = 16
 
 Bytes = bytes | bytearray | memoryview
 _ReadBlock = Callable[[int], Bytes | None]
+Result = TypeVar("Result")
 
 
 class PeerAnswers:
@@ -36,6 +39,11 @@ class PeerAnswers:
         self._restore = restore
         self._one_fetch = one_fetch
         self._layout = layout
+        self._looking = ThreadPoolExecutor(LOOKS_AT_ONCE, thread_name_prefix="peers-look")
+
+    def close(self) -> None:
+        """Let the threads go."""
+        self._looking.shutdown(wait=False, cancel_futures=True)
 
     def held_shards(self, run: str, step: int, save_id: str) -> list[str]:
         """Return the names of the shards of a save that are whole and sound on this node."""
@@ -55,15 +63,8 @@ class PeerAnswers:
         in_step = folder.endswith("/.cachetier") and key.startswith(f"{prefix}/" if prefix else "")
         if not (is_document and in_step):
             raise InvalidRequestError("peers read the documents of steps alone")
-        found = self._one_fetch.own_document(key, digest)
-        while True:
-            try:
-                body = found.result(BEAT_SECONDS)
-            except LateError:
-                yield None
-            else:
-                yield body
-                return
+        body = yield from _awaited(self._one_fetch.own_document(key, digest))
+        yield body
 
     def blocks(self, wanted: WantedBlocks) -> Iterator[Bytes | None]:
         """Yield the blocks in order, each verified, and None while the next one has not come.
@@ -74,7 +75,7 @@ class PeerAnswers:
             NotFoundError: This node knows no such shard, or is to read its disk and has no copy.
             CachetierError: It cannot be fetched.
         """
-        shard = self._shard(wanted)
+        shard = yield from _awaited(self._looking.submit(self._shard, wanted))
         last = blocks_of(shard.content.size_bytes)
         first, end = wanted.first_block, wanted.first_block + wanted.count
         if not (0 <= first < end <= last and wanted.count <= BLOCKS_AT_MOST):
@@ -143,6 +144,13 @@ class PeerAnswers:
         of_range = copies[0].blocks(wanted.first_block, wanted.count)
         flight = self._one_fetch.flights.of(shard, copies[0], of_range)
         return flight.block(number, BEAT_SECONDS)
+
+
+def _awaited(future: Future[Result]) -> Generator[None, None, Result]:
+    """Yield None until ``future`` is done, and return its result."""
+    while not wait([future], BEAT_SECONDS).done:
+        yield None
+    return future.result()
 
 
 def _read(descriptor: int, shard: Shard, number: int) -> Bytes | None:

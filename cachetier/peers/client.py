@@ -18,7 +18,13 @@ from urllib.parse import urlencode
 
 from cachetier_client.io.digests import BLOCK_BYTES, to_hex
 
-from cachetier.errors import ForbiddenError, NotFoundError, RemoteError, TransientError
+from cachetier.errors import (
+    CachetierError,
+    ForbiddenError,
+    NotFoundError,
+    RemoteError,
+    TransientError,
+)
 from cachetier.remote.base import Into, deliver, room_of
 from cachetier.restore.one_fetch import WantedBlocks
 
@@ -114,9 +120,7 @@ class HttpPeer:
         try:
             connection, answer = self._sent(f"{PATH}/{what}?{urlencode(query)}")
             if answer.status != http.client.OK:
-                text = _all(answer, ERROR_BYTES).decode(errors="replace")
-                kind = {403: ForbiddenError, 404: NotFoundError}.get(answer.status, RemoteError)
-                raise kind(f"{self} says: {text}")
+                raise _error(f"{answer.status} ".encode() + _all(answer, ERROR_BYTES), str(self))
             yield answer
             done = answer.isclosed()
         except (OSError, http.client.HTTPException) as error:
@@ -188,9 +192,16 @@ def _await(answer: http.client.HTTPResponse) -> None:
     late_at = time.monotonic() + PATIENCE_SECONDS
     while (kind := answer.read(1)) != BYTES:
         if kind == ERROR:
-            raise RemoteError(_all(answer, ERROR_BYTES).decode(errors="replace"))
+            raise _error(_all(answer, ERROR_BYTES))
         if kind != ALIVE or time.monotonic() > late_at:
             raise http.client.HTTPException("it breaks off, or gets nothing")
+
+
+def _error(sent: bytes, peer: str = "the peer") -> CachetierError:
+    """Return what a peer says is wrong: a status of HTTP, and a text."""
+    status, _, text = sent.decode(errors="replace").partition(" ")
+    kind = {"403": ForbiddenError, "404": NotFoundError}.get(status, RemoteError)
+    return kind(f"{peer} says: {text}")
 
 
 def _all(answer: http.client.HTTPResponse, limit_bytes: int) -> bytes:

@@ -13,6 +13,7 @@ import socket
 import socketserver
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -83,7 +84,9 @@ class PeerDoor(socketserver.ThreadingTCPServer):
         self.shutdown()
         self.server_close()
         for connection in list(self._open):
-            connection.close()
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self.door.answers.close()
 
     def verify_request(self, _request: Any, client_address: Any) -> bool:
         """Return whether the caller is in the list, and there is a place."""
@@ -181,7 +184,7 @@ class _PeerRequest(BaseHTTPRequestHandler):
             for each in found:
                 self._send_block(each)
         except CachetierError as error:
-            self._send_chunk(ERROR + error.message.encode())
+            self._send_chunk(ERROR + f"{error.http_status} {error.message}".encode())
         self._send_chunk(b"")
 
     def _send_block(self, block: Bytes | None) -> None:

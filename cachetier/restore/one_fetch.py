@@ -5,9 +5,10 @@ range anew. The first of them fetches the range, and the others read it there, b
 it arrives. A peer that has the whole shard on its disk is asked before. A peer that fails is
 skipped, and the next in the order fetches.
 
-A node that is asked reads its disk, its memory or the bucket, and never asks a peer: so no two
-nodes wait for each other. Nothing that a peer sends is trusted: each block is held against the
-digest that the manifest pins, and each document against the digest that its reader knows.
+A node that is asked for blocks reads its disk, its memory or the bucket, and asks no peer for any;
+one that is asked for a document asks no peer at all. So no two nodes wait for each other. Nothing
+that a peer sends is trusted: each block is held against the digest that the manifest pins, and each
+document against the digest that its reader knows.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.clock import Clock
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, digest_of
 
-from cachetier.errors import CachetierError, NotFoundError
+from cachetier.errors import CachetierError, NotFoundError, TransientError
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.remote.base import Into, ObjectStore, room_of
@@ -216,6 +217,7 @@ class OneFetch:
         self._objects = objects
         self._clock = clock
         self._lock = threading.Lock()
+        self._turn = threading.Lock()  # of those who ask what peers hold
         self._held: dict[tuple[str, int, str, str], tuple[Collection[str], float]] = {}
         self._asking = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="ask-peers")
         self._reading = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="documents")
@@ -233,7 +235,7 @@ class OneFetch:
         if not peers:
             return None
         save = shard.run, shard.step, shard.save_id
-        with self._lock:  # the shards of a step ask once
+        with self._turn:  # the shards of a step ask once
             now = self._clock.monotonic()
             unknown = [
                 each
@@ -375,4 +377,7 @@ class _AtPeer(WrappedObjectStore):
         ids = shard.run, shard.step, shard.save_id, shard.name
         where = start // BLOCK_BYTES, blocks_of(size_bytes)
         wanted = WantedBlocks(*ids, shard.content.digest, *where, self._held)
-        self._peer.read_blocks(wanted, into)
+        try:
+            self._peer.read_blocks(wanted, into)
+        except TransientError:  # it may be late only: to skip it costs the bucket all its ranges
+            self._peer.read_blocks(wanted, into)

@@ -122,6 +122,7 @@ class LabNode:
         return bytes_of_opened(self.restore.open("run", 1, name, timeout_seconds))
 
     def close(self) -> None:
+        self.answers.close()
         self.restore.close()
         self.node.close()
 
