@@ -16,7 +16,7 @@ from itertools import count
 from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape
 
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 
 CHECKSUM = "x-amz-checksum-crc64nvme"
 METADATA = "x-amz-meta-"
@@ -38,7 +38,7 @@ class Request:
     fields: Mapping[str, str]
 
     @classmethod
-    def of(cls, head: Head) -> Request:
+    def of(cls, head: WireHead) -> Request:
         parts = urlsplit(head.first[1])
         _, _, key = unquote(parts.path).lstrip("/").partition("/")
         query = dict(parse_qsl(parts.query, keep_blank_values=True))

@@ -31,7 +31,7 @@ from typing import Any
 from benchmarks.drain.link import Link, Shape
 from benchmarks.drain.objects import SLOW_DOWN, Answer, Body, Objects, Request
 from cachetier.simulate.store import TokenBucket
-from cachetier.testing.http_wire import Head, WireError
+from cachetier.testing.http_wire import WireError, WireHead
 
 RECEIVE_BYTES = 1 << 20
 SOCKET_BYTES = 4 << 20
@@ -164,7 +164,7 @@ class Sink:
                 self._open.discard(accepted)
             connection.close()
 
-    def _answer_one(self, connection: socket.socket, reader: _Reader, head: Head) -> None:
+    def _answer_one(self, connection: socket.socket, reader: _Reader, head: WireHead) -> None:
         request = Request.of(head)
         accepted = self._has_room() if request.is_part else True
         answer, size_bytes = SLOW_DOWN, 0
@@ -253,16 +253,16 @@ class _Reader:
         encrypted = isinstance(connection, ssl.SSLSocket)  # the kernel cannot drop that
         self._flags = 0 if encrypted else socket.MSG_TRUNC
 
-    def head(self) -> Head | None:
+    def head(self) -> WireHead | None:
         while b"\r\n\r\n" not in self._pending:
             received = self._connection.recv(HEAD_BYTES)
             if not received:
                 return None
             self._pending += received
         raw, _, self._pending = self._pending.partition(b"\r\n\r\n")
-        return Head.parse(raw + b"\r\n\r\n")
+        return WireHead.parse(raw + b"\r\n\r\n")
 
-    def body(self, head: Head, link: Way, *, keep: bool) -> tuple[Body, int]:
+    def body(self, head: WireHead, link: Way, *, keep: bool) -> tuple[Body, int]:
         """Return the body if it is to be kept, and its size; it comes as fast as ``link`` is."""
         framing = head.request_framing
         if not isinstance(framing, int):

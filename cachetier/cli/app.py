@@ -28,7 +28,7 @@ SPELT_NOW = {"-?": "--help", "--ack": "--level", "--deadline": "--timeout"}
 WITH_ALL = "cachetier.with_all"  # `help all`: a line for each verb
 
 
-class Group(click.Group):
+class VerbGroup(click.Group):
     """All verbs, or those of a group (``token``), from the table in ``verbs``."""
 
     def __init__(self, name: str, help: str, prefix: str = "", **extra: Any) -> None:
@@ -124,7 +124,7 @@ class Group(click.Group):
 def built(name: str) -> click.Command:
     """Return the verb, or the group, of this name. There must be one."""
     if name in GROUPS:
-        return Group(name.rpartition(" ")[2], GROUPS[name], f"{name} ")
+        return VerbGroup(name.rpartition(" ")[2], GROUPS[name], f"{name} ")
     module, _, function = VERBS[name][0].partition(":")
     found: click.Command = getattr(import_module(f"cachetier.cli.{module}"), function)
     return found
@@ -179,12 +179,12 @@ def _option_meant(ctx: click.Context, option: str) -> str:
     meant = SPELT_NOW.get(option) or nearest(option, known)
     if meant:
         return f"Did you mean {meant}?"
-    if isinstance(ctx.command, Group):
+    if isinstance(ctx.command, VerbGroup):
         return f"Options of a verb come after it: {ctx.command_path} VERB {option}"
     return f"`{ctx.command_path} --help` lists its options."
 
 
-app = Group(
+app = VerbGroup(
     "cachetier",
     "Node-local write-back cache for checkpoints: NVMe speed now, object storage behind it.",
     epilog="`cachetier VERB --help`, or `cachetier help VERB`, describes it. CACHETIER_URL says"

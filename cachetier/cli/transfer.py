@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from cachetier_client import Client, Receipt, ShardInfo
     from cachetier_client.adopt.trainer_folder import TrainerFolder
     from cachetier_client.adopt.watcher import Outcome
-    from cachetier_client.step_files import SourceFile
+    from cachetier_client.step_files import StepSourceFile
 
     from cachetier.remote.base import ObjectStore
 
@@ -169,7 +169,7 @@ def step_in(source: str) -> int:
     return in_name.step
 
 
-def _check(files: list[SourceFile]) -> None:
+def _check(files: list[StepSourceFile]) -> None:
     """Hold files against the metadata of DCP among them, if torch is there to read it."""
     described = [file for file in files if Path(file.name).name == ".metadata"]
     if not described:
@@ -185,7 +185,7 @@ def _check(files: list[SourceFile]) -> None:
         metadata.check_files(metadata.load(b"".join(file.pieces())), sizes)
 
 
-def _objects_of(source: str, endpoint: str | None) -> list[SourceFile]:
+def _objects_of(source: str, endpoint: str | None) -> list[StepSourceFile]:
     """Return the objects under a prefix, or the one of that key."""
     from cachetier_client.errors import RemoteError
 
@@ -205,9 +205,11 @@ def _objects_of(source: str, endpoint: str | None) -> list[SourceFile]:
         raise type(error)(f"cannot read {source}: {reason}", hint=_SOURCE_HINT) from error
 
 
-def _found(store: ObjectStore, source: str, key_or_prefix: str, prefix: str) -> list[SourceFile]:
+def _found(
+    store: ObjectStore, source: str, key_or_prefix: str, prefix: str
+) -> list[StepSourceFile]:
     from cachetier_client.io import digests
-    from cachetier_client.step_files import SourceFile
+    from cachetier_client.step_files import StepSourceFile
 
     keys = [key for key in store.list(prefix).keys if not key.endswith("/")]
     if not keys and key_or_prefix:
@@ -218,7 +220,7 @@ def _found(store: ObjectStore, source: str, key_or_prefix: str, prefix: str) -> 
         if info is None:
             raise InvalidRequestError(f"there is no object in {source}", hint="Look for another.")
         found.append(
-            SourceFile(
+            StepSourceFile(
                 key.removeprefix(prefix),
                 info.size_bytes,
                 partial(_read, store, key, info.etag, info.size_bytes),

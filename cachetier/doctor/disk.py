@@ -23,7 +23,7 @@ from cachetier.doctor.scratch import scratch
 from cachetier.doctor.subject import Subject
 from cachetier.errors import CachetierError, ConfigError
 from cachetier.local.files import data_files
-from cachetier.local.files.filesystem import Mount, mount_of, project_of, refuse_unsafe
+from cachetier.local.files.filesystem import MountedDisk, mount_of, project_of, refuse_unsafe
 from cachetier.local.files.permissions import refuse_exposed
 from cachetier.remote.call_policy import DOCTOR_HINT
 
@@ -120,7 +120,7 @@ def _written(subject: Subject, measure: Callable[[Path], CheckResult]) -> CheckR
         return fail(f"{error.filename or subject.cache_dir}: {error.strerror}", fix)
 
 
-def _mount(subject: Subject) -> tuple[Path, Mount]:
+def _mount(subject: Subject) -> tuple[Path, MountedDisk]:
     path = Path(os.path.realpath(subject.cache_dir))
     return path, mount_of(path, MOUNTINFO.read_text(errors="surrogateescape"))
 
@@ -254,7 +254,7 @@ _DEVICE_FIXES = {
 }
 
 
-def judge_filesystem(path: Path, mount: Mount, *, allow_volatile: bool) -> CheckResult:
+def judge_filesystem(path: Path, mount: MountedDisk, *, allow_volatile: bool) -> CheckResult:
     """Say by name which filesystem it is, and whether a commit is safe there."""
     values = {"filesystem": called(mount), "mount_point": mount.point}
     try:
@@ -279,13 +279,13 @@ def judge_filesystem(path: Path, mount: Mount, *, allow_volatile: bool) -> Check
     return warn(f"{where}, which cachetier is not tested on", LOCAL_DISK, **values)
 
 
-def called(mount: Mount) -> str:
+def called(mount: MountedDisk) -> str:
     """Return what people call a filesystem: Windows' drives come as 9p."""
     is_drive = any(option.startswith("aname=drvfs") for option in mount.options)
     return f"{mount.kind} (drvfs, a Windows drive)" if is_drive else mount.kind
 
 
-def judge_device(device: Device | None, mount: Mount) -> CheckResult:
+def judge_device(device: Device | None, mount: MountedDisk) -> CheckResult:
     """Say whether the disk is a real, local NVMe."""
     if device is None:
         if mount.kind in ("tmpfs", "ramfs"):
@@ -418,7 +418,9 @@ def judge_space(
     return ok(measured, **values)
 
 
-def judge_quota(mount: Mount, project: int, total_bytes: int, capacity_bytes: int) -> CheckResult:
+def judge_quota(
+    mount: MountedDisk, project: int, total_bytes: int, capacity_bytes: int
+) -> CheckResult:
     """Say whether a project quota bounds what ranks can write, whatever they have reserved.
 
     Args:

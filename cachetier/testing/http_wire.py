@@ -19,7 +19,7 @@ class WireError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class WireHead:
     """The head of a request or of an answer, as it came."""
 
     raw: bytes
@@ -27,7 +27,7 @@ class Head:
     fields: dict[str, str]
 
     @classmethod
-    def parse(cls, raw: bytes) -> Head:
+    def parse(cls, raw: bytes) -> WireHead:
         lines = raw.decode("latin-1").rstrip("\r\n").split("\r\n")
         pairs = (line.partition(":")[::2] for line in lines[1:])
         first = tuple(lines[0].split(" ", 2))
@@ -83,10 +83,10 @@ class Wire:
     def send(self, data: bytes | memoryview) -> None:
         self.socket.sendall(data)
 
-    def read_head(self) -> Head | None:
+    def read_head(self) -> WireHead | None:
         """Return the next head, or None when the peer closed between two messages."""
         raw = self._read_through(b"\r\n\r\n")
-        return Head.parse(raw) if raw else None
+        return WireHead.parse(raw) if raw else None
 
     def pass_body(self, framing: Framing, sink: Sink) -> None:
         """Hand the body that comes next to ``sink``, in its framing, piece by piece."""

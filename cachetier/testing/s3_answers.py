@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Callable
 
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 from cachetier.testing.troubles import Trouble
 
 _PAGE = b"<html><body><h1>The server behind this one did not answer</h1></body></html>"
@@ -54,7 +54,7 @@ def _document(code: str) -> bytes:
     ).encode()
 
 
-def flawed(trouble: Trouble, head: Head, body: bytes) -> bytes | None:
+def flawed(trouble: Trouble, head: WireHead, body: bytes) -> bytes | None:
     """Return an answer with the flaw that ``trouble`` means; None where nothing can carry it."""
     if trouble is Trouble.BROKEN_XML:
         half = body[: len(body) // 2]
@@ -65,12 +65,12 @@ def flawed(trouble: Trouble, head: Head, body: bytes) -> bytes | None:
     return new_raw + new_body if in_raw or in_document else None
 
 
-def flawless(head: Head, body: bytes) -> bytes:
+def flawless(head: WireHead, body: bytes) -> bytes:
     """Return the answer as it came, but for its framing."""
     return _framed(head, body) + body
 
 
-def _framed(head: Head, body: bytes) -> bytes:
+def _framed(head: WireHead, body: bytes) -> bytes:
     return _with_length(head.raw, len(body)) if body else head.raw
 
 

@@ -5,7 +5,7 @@ Only addresses of the form ``/bucket/key`` are understood, as S3-compatible stor
 
 from __future__ import annotations
 
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 
 # The first entry whose query name is there decides; an empty name is always there.
 _OF_OBJECT = {
@@ -35,14 +35,14 @@ _BY_ADDRESS = tuple(
 OPERATIONS = (*_BY_ADDRESS, *_COPYING.values())
 
 
-def operation_of(request: Head) -> str:
+def operation_of(request: WireHead) -> str:
     """Return the call as S3 names it, such as ``UploadPart``; ``Other`` for any not known."""
     operation = _operation_by_address(request)
     copies = request.fields.get(COPY_SOURCE) is not None
     return _COPYING.get(operation, operation) if copies else operation
 
 
-def _operation_by_address(request: Head) -> str:
+def _operation_by_address(request: WireHead) -> str:
     path, _, query = request.first[1].partition("?")
     names = {pair.partition("=")[0] for pair in query.split("&")} | {""}
     bucket, _, key = path.lstrip("/").partition("/")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from cachetier.testing.http_wire import BUFFER_BYTES, Head, Sink, Wire, WireError
+from cachetier.testing.http_wire import BUFFER_BYTES, Sink, Wire, WireError, WireHead
 from cachetier.testing.s3_answers import MADE_UP, flawed, flawless, made_up
 from cachetier.testing.troubles import Trouble, Troubles
 
@@ -79,7 +79,7 @@ class Relay:
 
     # --- the request -----------------------------------------------------------------------------
 
-    def _pass_request(self, request: Head, server: Wire, sink: Sink) -> Head:
+    def _pass_request(self, request: WireHead, server: Wire, sink: Sink) -> WireHead:
         """Pass the body on, and return the head of the final answer."""
         if request.expects_continue:
             answer = _read_answer(server)
@@ -92,7 +92,7 @@ class Relay:
             pass  # a server may answer, and close, before it has read everything
         return _read_answer(server)
 
-    def _make_up(self, trouble: Trouble, request: Head) -> bool:
+    def _make_up(self, trouble: Trouble, request: WireHead) -> bool:
         if not request.expects_continue:
             self._client.pass_body(request.request_framing, _drop)
         seconds = self._proxy.troubles.retry_after_seconds
@@ -102,7 +102,7 @@ class Relay:
         )
         return not (request.closes or closes)
 
-    def _reset(self, request: Head, server: Wire) -> bool:
+    def _reset(self, request: WireHead, server: Wire) -> bool:
         framing = request.request_framing
         if isinstance(framing, int) and not request.expects_continue:
             self._client.pass_body(framing // 2, server.send)
@@ -110,7 +110,7 @@ class Relay:
         _reset_on_close(server)
         return False
 
-    def _deliver_late(self, request: Head) -> bool:
+    def _deliver_late(self, request: WireHead) -> bool:
         """Cut the client off once it has sent everything, and pass that on only later."""
         if request.expects_continue:
             self._client.send(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -130,7 +130,7 @@ class Relay:
     # --- the answer ------------------------------------------------------------------------------
 
     def _pass_answer(
-        self, trouble: Trouble | None, request: Head, answer: Head, server: Wire
+        self, trouble: Trouble | None, request: WireHead, answer: WireHead, server: Wire
     ) -> bool:
         framing = answer.answer_framing(request.method)
         if trouble is Trouble.LOST_REPLY:
@@ -148,7 +148,7 @@ class Relay:
         refused = request.expects_continue and answer.status >= 400
         return not (request.closes or answer.closes or refused)
 
-    def _cut(self, request: Head, answer: Head, server: Wire) -> bool:
+    def _cut(self, request: WireHead, answer: WireHead, server: Wire) -> bool:
         """Send half of the body, or of the head where there is none."""
         framing = answer.answer_framing(request.method)
         if framing == 0:
@@ -160,7 +160,7 @@ class Relay:
         _reset_on_close(self._client)
         return False
 
-    def _trickle(self, request: Head, answer: Head, server: Wire) -> bool:
+    def _trickle(self, request: WireHead, answer: WireHead, server: Wire) -> bool:
         """Send the answer byte by byte, until the client has it or goes."""
 
         def drip(piece: bytes | memoryview) -> None:
@@ -173,7 +173,9 @@ class Relay:
         server.pass_body(answer.answer_framing(request.method), drip)
         return not (request.closes or answer.closes)
 
-    def _send_flawed(self, trouble: Trouble, request: Head, answer: Head, server: Wire) -> None:
+    def _send_flawed(
+        self, trouble: Trouble, request: WireHead, answer: WireHead, server: Wire
+    ) -> None:
         """Send the answer with its flaw, or as it is where it has no place for one."""
         body = server.read_body(answer.answer_framing(request.method))
         sent = flawed(trouble, answer, body)
@@ -183,7 +185,7 @@ class Relay:
         self._client.send(sent)
 
 
-def _read_answer(server: Wire) -> Head:
+def _read_answer(server: Wire) -> WireHead:
     answer = server.read_head()
     if answer is None:
         raise WireError("the server closed without an answer")
@@ -213,7 +215,7 @@ def _reset_on_close(wire: Wire) -> None:
     wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def _flipping(sink: Sink, request: Head) -> Callable[[bytes | memoryview], None]:
+def _flipping(sink: Sink, request: WireHead) -> Callable[[bytes | memoryview], None]:
     """Return ``sink`` with one bit flipped in the middle of the body."""
     framing = request.request_framing
     missing = framing // 2 if isinstance(framing, int) else BUFFER_BYTES

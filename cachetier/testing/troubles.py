@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 from cachetier.testing.s3_operations import OPERATIONS, operation_of
 
 
@@ -222,7 +222,7 @@ class Troubles:
             self._tokens = self._burst
             self._filled_at = self._clock()
 
-    def strike(self, request: Head) -> Trouble | None:
+    def strike(self, request: WireHead) -> Trouble | None:
         """Decide what happens to ``request``, and count it."""
         operation = operation_of(request)
         with self._lock:
@@ -233,7 +233,7 @@ class Troubles:
                 self.struck[trouble, operation] += 1
             return trouble
 
-    def missed(self, trouble: Trouble, request: Head) -> None:
+    def missed(self, trouble: Trouble, request: WireHead) -> None:
         """Take back what ``strike`` counted: the answer held nothing to change."""
         with self._lock:
             self.fired[trouble] -= 1

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, SupportsIndex, overload
 
 from cachetier_client.bucket_format.stored import ShardFacts
 from cachetier_client.calls.caller import Caller, checked_ack
-from cachetier_client.calls.reads import GET_SECONDS, Reads
+from cachetier_client.calls.reads import GET_SECONDS, ReadCalls
 from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.clock import Clock, SystemClock
@@ -30,7 +30,7 @@ from cachetier_client.transport.base import PutRequest
 from cachetier_client.transport.connect import DEFAULT_URL, greeting, transport_for
 
 
-class Client(Reads):
+class Client(ReadCalls):
     """Talks to this node's cachetier. Thread-safe, fork-safe, pickles; each call has a deadline.
 
     Nothing is connected before the first call. Idle, it keeps ``threads - 1`` threads, a few

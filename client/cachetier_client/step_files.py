@@ -104,7 +104,7 @@ def export_files(
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFile:
+class StepSourceFile:
     """A file, or an object, that is to become a shard.
 
     ``pieces`` yields its bytes in order, and raises IntegrityError if they changed meanwhile.
@@ -117,7 +117,7 @@ class SourceFile:
     digest: str | None = None
 
 
-def files_of(source: str | os.PathLike[str]) -> list[SourceFile]:
+def files_of(source: str | os.PathLike[str]) -> list[StepSourceFile]:
     """Return the files of a folder, by name, or the one file that ``source`` is.
 
     Raises:
@@ -129,7 +129,7 @@ def files_of(source: str | os.PathLike[str]) -> list[SourceFile]:
         name = path.name if path == root else path.relative_to(root).as_posix()
         if not path.is_file():
             raise InvalidRequestError(f"{path} is no file", hint="Remove it, or import its target.")
-        found.append(SourceFile(name, path.stat().st_size, partial(_pieces, path)))
+        found.append(StepSourceFile(name, path.stat().st_size, partial(_pieces, path)))
     if not found:
         raise InvalidRequestError(f"there is no file in {source}", hint="Look for another path.")
     return found
@@ -137,7 +137,7 @@ def files_of(source: str | os.PathLike[str]) -> list[SourceFile]:
 
 def import_files(
     client: Client,
-    files: Sequence[SourceFile],
+    files: Sequence[StepSourceFile],
     run: str,
     step: int,
     *,

@@ -17,7 +17,7 @@ from cachetier_client import (
     InvalidRequestError,
 )
 from cachetier_client.io import digests
-from cachetier_client.step_files import SourceFile, export_files, files_of, import_files, placed
+from cachetier_client.step_files import StepSourceFile, export_files, files_of, import_files, placed
 from cachetier_client.torch import CachetierReader
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -216,7 +216,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_imported(
             with path.open("r+b") as other:
                 other.write(b"x")
 
-    changing = SourceFile(file.name, file.size_bytes, rewritten)
+    changing = StepSourceFile(file.name, file.size_bytes, rewritten)
     with pytest.raises(IntegrityError, match="changed while it was read"):
         import_files(client, [changing], "r", 1)
     assert all(not step.levels for step in client.steps("r"))
@@ -226,11 +226,11 @@ def test_a_file_that_changes_while_it_is_read_is_not_imported(
 
 
 def test_bytes_that_are_not_what_their_source_says_are_not_imported(client: Client) -> None:
-    lying = SourceFile("x", 3, lambda: [b"abc"], digest="0" * 16)
+    lying = StepSourceFile("x", 3, lambda: [b"abc"], digest="0" * 16)
     with pytest.raises(IntegrityError, match="not what its source says"):
         import_files(client, [lying], "r", 1)
     assert all(not step.levels for step in client.steps("r"))
-    true = SourceFile("x", 3, lambda: [b"abc"], digests.to_hex(digests.digest_of(b"abc")))
+    true = StepSourceFile("x", 3, lambda: [b"abc"], digests.to_hex(digests.digest_of(b"abc")))
     assert import_files(client, [true], "r", 1)["x"].size_bytes == 3
 
 

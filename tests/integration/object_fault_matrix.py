@@ -41,7 +41,7 @@ from cachetier.remote.call_policy import CallPolicy, Pacer, Retries
 from cachetier.remote.store_clock import StoreClock
 from cachetier.service.service import Service
 from cachetier.steps.incidents import Incidents
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 from cachetier.testing.troubles import Trouble, Troubles
 from tests.integration.drain_node import NO_ORDERS, Seen, patterned
 from tests.integration.fault_matrix import NOT_THERE, POLICY, Stage
@@ -155,7 +155,7 @@ class Watched(Troubles):
         """Hear what is about to be put, or (None) deleted."""
         self._writes.append((key, size_bytes))
 
-    def strike(self, request: Head) -> Trouble | None:
+    def strike(self, request: WireHead) -> Trouble | None:
         parts = urlsplit(request.first[1])
         key = unquote(parts.path).lstrip("/").partition("/")[2]
         of_upload = "uploadId" in parts.query

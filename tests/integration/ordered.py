@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 from cachetier_client import Client
 
 from cachetier.remote.s3.boto_client import Credentials
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 from cachetier.testing.s3_endpoint import S3Endpoint, free_ports
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Trouble, Troubles
@@ -39,7 +39,7 @@ class Looking(Troubles):
         self.broken: list[BaseException] = []
         self.shown = 0
 
-    def strike(self, request: Head) -> Trouble | None:
+    def strike(self, request: WireHead) -> Trouble | None:
         parts = urlsplit(request.first[1])
         key = unquote(parts.path).lstrip("/").partition("/")[2]
         of_upload = "uploadId" in parts.query

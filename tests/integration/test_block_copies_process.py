@@ -12,7 +12,7 @@ from cachetier_client.bucket_format.layout import Layout
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.local.catalog import uploads
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3_operations import operation_of
 from cachetier.testing.s3proxy import S3Proxy
@@ -45,7 +45,7 @@ class SentGate(Troubles):
     def open(self) -> None:
         self._gate.set()
 
-    def strike(self, request: Head) -> Trouble | None:
+    def strike(self, request: WireHead) -> Trouble | None:
         if operation_of(request) == "UploadPart" and not self._gate.is_set():
             self.holds.set()
             self._gate.wait(60)

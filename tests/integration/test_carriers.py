@@ -26,7 +26,7 @@ from cachetier.errors import IntegrityError, ThrottledError, TransientError, Upl
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.stall_guard import Timeouts
 from cachetier.remote.wrapped import WrappedObjectStore
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, Troubles
@@ -52,7 +52,7 @@ class Gate(Troubles):
             self.is_open = True
             self._changed.notify_all()
 
-    def strike(self, request: Head) -> Trouble | None:
+    def strike(self, request: WireHead) -> Trouble | None:
         if request.method == "PUT":
             with self._changed:
                 self.held += 1

@@ -15,7 +15,7 @@ from cachetier.doctor.checks import examine
 from cachetier.doctor.findings import State
 from cachetier.remote.s3.boto_client import connect
 from cachetier.remote.settings import RemoteSettings
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import ALWAYS, Fault, Trouble, Troubles, When
@@ -139,7 +139,7 @@ def test_a_store_that_cannot_be_reached_skips_the_rest(sound: S3Endpoint) -> Non
 class KeyDenied(Troubles):
     """A store whose KMS key is not for us."""
 
-    def strike(self, request: Head) -> Trouble | None:
+    def strike(self, request: WireHead) -> Trouble | None:
         asked = request.fields.get("x-amz-server-side-encryption")
         return Trouble.ACCESS_DENIED if asked == "aws:kms" else super().strike(request)
 

@@ -27,7 +27,7 @@ from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.local.catalog import uploads
 from cachetier.remote.factory import open_remote
 from cachetier.remote.settings import RemoteSettings
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, Troubles, When
@@ -52,7 +52,7 @@ class Gate(Troubles):
     def open(self) -> None:
         self._open.set()
 
-    def strike(self, request: Head) -> Trouble | None:
+    def strike(self, request: WireHead) -> Trouble | None:
         match = PART.search(request.first[1])
         if request.method == "PUT" and match is not None:
             with self._turn:
@@ -412,7 +412,7 @@ class Held(Troubles):
     def land(self) -> None:
         self._landing.set()
 
-    def strike(self, request: Head) -> Trouble | None:
+    def strike(self, request: WireHead) -> Trouble | None:
         completes = request.method == "POST" and "uploadId=" in request.first[1]
         if completes and not self.holds.is_set():
             self.holds.set()

@@ -361,7 +361,13 @@ DIFFERENCES = [
     (Oddity(buffers=True), "expect", State.OK, "is not answered", ""),
     (Oddity(proto="HTTP/1.0"), "connections", State.WARN, "of its own", "HTTP/1.1"),
     (Oddity(idle_seconds=0.05), "connections", State.WARN, "closed at once", "time-out"),
-    (Oddity(conditions="denied"), "conditional", State.FAIL, "refused", 'assume = ["unconditional'),
+    (
+        Oddity(conditions="denied"),
+        "conditional",
+        State.FAIL,
+        "refused",
+        'assume = ["unconditional',
+    ),
     (
         Oddity(conditions="ignored"),
         "conditional",

@@ -13,7 +13,7 @@ import pytest
 from cachetier_client import Client
 
 from cachetier.restore.link import PIECE_BYTES
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Trouble, Troubles
@@ -45,7 +45,7 @@ class HoldsLooks(Troubles):
     def open(self) -> None:
         self._open.set()
 
-    def strike(self, request: Head) -> Trouble | None:
+    def strike(self, request: WireHead) -> Trouble | None:
         target = request.first[1]
         if "/pack-" in target and request.method == "PUT":
             self.puts.append(target)

@@ -15,7 +15,7 @@ from cachetier_client import Client, NotFoundError, UnflushedStepsError
 from cachetier_client.torch import latest_common_step
 
 from cachetier.testing import troubles as faults
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, Troubles
@@ -32,7 +32,7 @@ class Held(Troubles):
     held = False
     kept_back = 0
 
-    def strike(self, request: Head) -> Trouble | None:
+    def strike(self, request: WireHead) -> Trouble | None:
         path = unquote(urlsplit(request.first[1]).path)
         if self.held and request.method in ("PUT", "POST") and NOTES not in path:
             self.kept_back += 1

@@ -24,7 +24,7 @@ from cachetier.doctor.checks import examine
 from cachetier.fsck.run import FsckOptions, fsck
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
-from cachetier.testing.http_wire import Head
+from cachetier.testing.http_wire import WireHead
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3_operations import operation_of
 from cachetier.testing.s3proxy import S3Proxy
@@ -49,7 +49,7 @@ class Request:
     headers: dict[str, str]
 
     @classmethod
-    def of(cls, head: Head) -> Request:
+    def of(cls, head: WireHead) -> Request:
         parts = urlsplit(head.first[1])
         query = parse_qs(parts.query, keep_blank_values=True)
         key = unquote(parts.path).removeprefix(f"/{BUCKET}").lstrip("/")
@@ -65,7 +65,7 @@ class Recorder(Troubles):
         self.requests: list[Request] = []
         self.on_request: Callable[[Request], object] = lambda _request: None
 
-    def strike(self, request: Head) -> Trouble | None:
+    def strike(self, request: WireHead) -> Trouble | None:
         made = Request.of(request)
         self.requests.append(made)
         self.on_request(made)

@@ -30,7 +30,7 @@ from cachetier.doors.http.queries import Query, digest_of, size_of
 from cachetier.doors.http.ranges import Span, span_of
 from cachetier.doors.http.sending import SentAnswer
 from cachetier.doors.http.slots import Slots
-from cachetier.doors.http.upload import Put, put_large, put_small
+from cachetier.doors.http.upload import HttpPut, put_large, put_small
 from cachetier.doors.http.waiting import answered, in_share
 from cachetier.doors.operations import Operations
 from cachetier.errors import InvalidRequestError
@@ -107,7 +107,7 @@ class Shards:
             answer.headers["Cachetier-Incidents"] = str(waiting)
         await answer(scope, receive, send)
 
-    async def _take(self, put: Put, body: Body, scope: Scope) -> Receipt:
+    async def _take(self, put: HttpPut, body: Body, scope: Scope) -> Receipt:
         ingest, beginning = self._node.ingest, None
         size_bytes = put.shard.size_bytes
         if size_bytes is None or size_bytes <= INLINE_BYTES:
@@ -241,7 +241,7 @@ def _close(opened: Opened | None) -> None:
         os.close(opened.descriptor)
 
 
-def _put_of(target: RequestTarget, query: Query, headers: Headers) -> Put:
+def _put_of(target: RequestTarget, query: Query, headers: Headers) -> HttpPut:
     if "content-range" in headers:
         raise InvalidRequestError("a shard is put whole: Content-Range is not taken")
     run, step, name = _ids(target)
@@ -256,7 +256,7 @@ def _put_of(target: RequestTarget, query: Query, headers: Headers) -> Put:
     size_bytes = size_of(headers.get("content-length"))
     digest = digest_of(headers.get("cachetier-digest"))
     shard = PutRequest(ids, name, size_bytes, ShardFacts.of_headers(headers))
-    return Put(shard, digest, query.seconds())
+    return HttpPut(shard, digest, query.seconds())
 
 
 def _ids(target: RequestTarget) -> tuple[str, int, str]:

@@ -25,7 +25,7 @@ from cachetier.local.store import Staged
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class HttpPut:
     """A shard about to be put, the digest that it is to have if one is said, and the patience."""
 
     shard: PutRequest
@@ -33,7 +33,7 @@ class Put:
     timeout_seconds: float
 
 
-async def put_small(put: Put, body: bytes, ingest: Ingest, pools: Pools) -> Receipt:
+async def put_small(put: HttpPut, body: bytes, ingest: Ingest, pools: Pools) -> Receipt:
     """Put a shard that fits into the catalog."""
     _check_size(put, len(body))
     digest = digests.digest_of(body)
@@ -46,7 +46,9 @@ async def put_small(put: Put, body: bytes, ingest: Ingest, pools: Pools) -> Rece
     return await pools.patient(store, put.timeout_seconds)
 
 
-async def put_large(put: Put, body: Body, ingest: Ingest, pools: Pools, blocks: Blocks) -> Receipt:
+async def put_large(
+    put: HttpPut, body: Body, ingest: Ingest, pools: Pools, blocks: Blocks
+) -> Receipt:
     """Put a shard into a data file, or straight to the remote when the cache is full."""
     shard = put.shard
     what = shard.ids, shard.name
@@ -144,7 +146,7 @@ class _RemoteSink:
 
     depth = 1
 
-    def __init__(self, put: Put, stage: RemoteStage) -> None:
+    def __init__(self, put: HttpPut, stage: RemoteStage) -> None:
         self._put = put
         self._stage = stage
         self._digests = _BlockDigests()
@@ -158,13 +160,13 @@ class _RemoteSink:
         self._stage.write(block[:length])
 
 
-def _check_no_more(put: Put, total_bytes: int) -> None:
+def _check_no_more(put: HttpPut, total_bytes: int) -> None:
     declared = put.shard.size_bytes
     if declared is not None and total_bytes > declared:
         _check_size(put, total_bytes)
 
 
-def _check_size(put: Put, size_bytes: int) -> None:
+def _check_size(put: HttpPut, size_bytes: int) -> None:
     shard = put.shard
     if shard.size_bytes is not None and shard.size_bytes != size_bytes:
         raise SizeMismatchError(
@@ -175,7 +177,7 @@ def _check_size(put: Put, size_bytes: int) -> None:
         )
 
 
-def _check_digest(put: Put, digest: int) -> None:
+def _check_digest(put: HttpPut, digest: int) -> None:
     if put.digest is not None and put.digest != digest:
         raise DigestMismatchError(
             f"the body's digest is {digests.to_hex(digest)}, not {digests.to_hex(put.digest)}",

@@ -32,12 +32,12 @@ from cachetier.doors.s3.answers import (
     xml_answer,
 )
 from cachetier.doors.s3.bodies import Bodies
-from cachetier.doors.s3.copies import Copies
+from cachetier.doors.s3.copies import CopyHandlers
 from cachetier.doors.s3.documents import read_deletion, read_parts
 from cachetier.doors.s3.errors import refused, s3_code_of
 from cachetier.doors.s3.incoming import document_of, incoming_of, signed_by
 from cachetier.doors.s3.listing import first_version, second_version
-from cachetier.doors.s3.reads import Reads
+from cachetier.doors.s3.reads import ReadHandlers
 from cachetier.doors.s3.requests import (
     S3Request,
     checked_key,
@@ -47,7 +47,7 @@ from cachetier.doors.s3.requests import (
 )
 from cachetier.doors.s3.routes import COPY_SOURCE, Route, route_of
 from cachetier.doors.s3.sigv4 import SignedRequest
-from cachetier.doors.s3.uploads import Uploads
+from cachetier.doors.s3.uploads import UploadHandlers
 from cachetier.doors.s3.writes import Writes, writable
 from cachetier.errors import (
     CachetierError,
@@ -112,10 +112,10 @@ class S3App(Front):
         self._answered = answered
         bodies = Bodies(objects, pools, limits)
         downloads = Slots(limits.downloads, "downloads", limits)
-        self._reads = Reads(objects, pools, downloads, wait_seconds)
+        self._reads = ReadHandlers(objects, pools, downloads, wait_seconds)
         self._writes = Writes(node, objects, pools, bodies, wait_seconds)
-        self._uploads = Uploads(node, objects, pools, bodies, self._writes)
-        self._copies = Copies(objects, pools, self._writes, self._uploads, wait_seconds)
+        self._uploads = UploadHandlers(node, objects, pools, bodies, self._writes)
+        self._copies = CopyHandlers(objects, pools, self._writes, self._uploads, wait_seconds)
         self._serve_by: dict[str, Callable[[Call], Awaitable[Response | None]]] = {
             "ListBuckets": self._list_buckets,
             "HeadBucket": self._head_bucket,

@@ -23,7 +23,7 @@ from cachetier.doors.s3.heads import head_of
 from cachetier.doors.s3.incoming import OBJECT_LIMIT_BYTES, Incoming
 from cachetier.doors.s3.requests import S3Request
 from cachetier.doors.s3.sending import Bytes, Sending
-from cachetier.doors.s3.uploads import Uploads
+from cachetier.doors.s3.uploads import UploadHandlers
 from cachetier.doors.s3.writes import Writes
 from cachetier.model.objects import Mount
 from cachetier.objects.base import Found, Objects
@@ -32,7 +32,7 @@ _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})", re.ASCII)
 _UNHURRIED = RequestLimits(progress_bytes=0)  # a source that we read is no slow client
 
 
-class Copies:
+class CopyHandlers:
     """Answers what copies objects; nothing of it passes the bucket by itself."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Copies:
         objects: Objects,
         pools: Pools,
         writes: Writes,
-        uploads: Uploads,
+        uploads: UploadHandlers,
         timeout_seconds: float,
     ) -> None:
         self._objects = objects

@@ -72,7 +72,7 @@ def _last(found: Sequence[Found], prefixes: Sequence[str]) -> str:
     return max([each.key for each in found[-1:]] + list(prefixes[-1:]), key=str.encode)
 
 
-class Encoding:
+class KeyEncoding:
     """How keys stand in a document: as they are, or encoded for whoever asked for that."""
 
     def __init__(self, request: S3Request) -> None:
@@ -93,7 +93,7 @@ def first_version(
 ) -> Fields:
     """Return the document of ListObjects; ``owner`` is everything's."""
     marker = request.query.get("marker", "")
-    wanted, encoded = _wanted(request, marker), Encoding(request)
+    wanted, encoded = _wanted(request, marker), KeyEncoding(request)
     page = page_of(objects, mounts, wanted)
     fields: Fields = [("Marker", encoded(marker))]
     if page.next_after is not None:
@@ -109,7 +109,7 @@ def second_version(
     if request.query["list-type"] != "2":
         raise refused("InvalidArgument", "list-type can only be 2")
     after = _after_of(token) if token is not None else start_after or ""
-    wanted, encoded = _wanted(request, after), Encoding(request)
+    wanted, encoded = _wanted(request, after), KeyEncoding(request)
     page = page_of(objects, mounts, wanted)
     fields: Fields = [("KeyCount", str(len(page.objects) + len(page.prefixes)))]
     if token is not None:
@@ -132,7 +132,7 @@ def _document(
     request: S3Request,
     wanted: Wanted,
     page: Page,
-    encoded: Encoding,
+    encoded: KeyEncoding,
     fields: Fields,
     owner: str | None,
 ) -> Fields:
@@ -150,7 +150,7 @@ def _document(
     return document
 
 
-def _entry(found: Found, encoded: Encoding, owner: str | None) -> Fields:
+def _entry(found: Found, encoded: KeyEncoding, owner: str | None) -> Fields:
     owned: Fields = [] if owner is None else [("Owner", [("ID", owner), ("DisplayName", owner)])]
     return [
         ("Key", encoded(found.key)),

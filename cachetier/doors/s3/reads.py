@@ -29,7 +29,7 @@ LOOKS_AT_MOVING_KEY = 5
 _OVERRIDE = "response-"
 
 
-class Reads:
+class ReadHandlers:
     """Answers what asks for one object."""
 
     def __init__(

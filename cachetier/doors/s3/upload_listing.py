@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cachetier.doors.s3.answers import Fields, iso_date
-from cachetier.doors.s3.listing import PAGE_LIMIT, Encoding
+from cachetier.doors.s3.listing import PAGE_LIMIT, KeyEncoding
 from cachetier.doors.s3.requests import S3Request
 from cachetier.doors.s3.wholes import begun_with
 from cachetier.objects.base import OpenUpload
@@ -20,7 +20,7 @@ def page_of_uploads(request: S3Request, uploads: Iterable[OpenUpload]) -> Fields
         request: Which page is asked for.
         uploads: All whose keys begin with its prefix, in any order.
     """
-    query, encoded = request.query, Encoding(request)
+    query, encoded = request.query, KeyEncoding(request)
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
     key_marker = query.get("key-marker", "")
     id_marker = query.get("upload-id-marker", "") if key_marker else ""  # as S3 has it
@@ -75,7 +75,7 @@ def _is_behind(place: _Place, key: str, upload_id: str) -> bool:
     return place[0] > key or (place[0] == key and "" < upload_id < place[1])
 
 
-def _upload(upload: OpenUpload, encoded: Encoding) -> Fields:
+def _upload(upload: OpenUpload, encoded: KeyEncoding) -> Fields:
     return [
         ("Key", encoded(upload.key)),
         ("UploadId", upload.upload_id),

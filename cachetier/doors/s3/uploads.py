@@ -19,7 +19,7 @@ from cachetier.doors.s3.checksums import HEADER, fields_of, headers_of, kind_of_
 from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.heads import head_of
 from cachetier.doors.s3.incoming import Incoming
-from cachetier.doors.s3.listing import PAGE_LIMIT, Encoding
+from cachetier.doors.s3.listing import PAGE_LIMIT, KeyEncoding
 from cachetier.doors.s3.requests import S3Request
 from cachetier.doors.s3.upload_listing import checksum_of, initiator_of, page_of_uploads
 from cachetier.doors.s3.wholes import begun_with, checksum_of_whole
@@ -35,7 +35,7 @@ from cachetier.objects.base import (
 )
 
 
-class Uploads:
+class UploadHandlers:
     """Answers what is about uploads."""
 
     def __init__(
@@ -146,7 +146,7 @@ class Uploads:
         return xml_answer("ListMultipartUploadsResult", page_of_uploads(request, found))
 
     async def list_parts(self, request: S3Request, mount: Mount) -> Response:
-        upload_id, encoded = request.query["uploadId"], Encoding(request)
+        upload_id, encoded = request.query["uploadId"], KeyEncoding(request)
         limit = request.number("max-parts", PAGE_LIMIT, 0, PAGE_LIMIT)
         after = request.number("part-number-marker", 0, 0, OBJECT_PART_LIMIT)
         upload, parts = await self._pools.quick(self._objects.parts, mount, request.key, upload_id)

@@ -32,7 +32,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class MountedDisk:
     """A mounted filesystem: where, and of which kind.
 
     ``device`` is its number as ``/sys/dev/block`` has it, ``source`` what was mounted.
@@ -45,12 +45,12 @@ class Mount:
     options: tuple[str, ...] = field(default=(), compare=False)
 
 
-def mount_of(path: Path, mountinfo: str) -> Mount:
+def mount_of(path: Path, mountinfo: str) -> MountedDisk:
     """Return the mount that ``path`` (absolute, no links) lies on, by the text of ``mountinfo``.
 
     Of two mounts on one point the later one hides the earlier.
     """
-    found = Mount("/", "unknown")
+    found = MountedDisk("/", "unknown")
     for line in mountinfo.splitlines():
         fields = line.split(" ")
         if "-" not in fields[6:] or len(fields) < 9:
@@ -60,7 +60,7 @@ def mount_of(path: Path, mountinfo: str) -> Mount:
         inside = point == "/" or f"{path}/".startswith(f"{point}/")
         if inside and len(point) >= len(found.point):
             options = tuple(option for text in (fields[5], *more) for option in text.split(","))
-            found = Mount(point, kind, fields[2], source, options)
+            found = MountedDisk(point, kind, fields[2], source, options)
     return found
 
 
@@ -82,7 +82,7 @@ def project_of(directory: Path) -> int:
     return int(project) if flags & _INHERITED else 0
 
 
-def refuse_unsafe(path: Path, mount: Mount, *, allow_volatile: bool) -> None:
+def refuse_unsafe(path: Path, mount: MountedDisk, *, allow_volatile: bool) -> None:
     """Refuse a directory on a filesystem of a kind that cannot keep the promise.
 
     Raises:
@@ -103,7 +103,7 @@ def refuse_unsafe(path: Path, mount: Mount, *, allow_volatile: bool) -> None:
     raise ConfigError(f"cache_dir {path} is on {mount.kind}, which {reason}", hint=hint)
 
 
-def checked_mount(cache_dir: Path, *, allow_volatile: bool) -> Mount:
+def checked_mount(cache_dir: Path, *, allow_volatile: bool) -> MountedDisk:
     """Return the mount of ``cache_dir``, which need not exist yet, or refuse it.
 
     Raises:

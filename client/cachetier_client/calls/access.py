@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from cachetier_client.calls.caller import understood
-from cachetier_client.calls.runs import LOOK_SECONDS, Runs
+from cachetier_client.calls.runs import LOOK_SECONDS, RunCalls
 
 
-class Access(Runs):
+class AccessCalls(RunCalls):
     """The part of ``Client`` that is about principals."""
 
     def whoami(self, *, timeout_seconds: float = LOOK_SECONDS) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import SupportsIndex
 
-from cachetier_client.calls.access import Access
+from cachetier_client.calls.access import AccessCalls
 from cachetier_client.identity.names import ShardIds, checked_name, checked_step
 from cachetier_client.io.buffers import TensorLike, bytes_of
 from cachetier_client.streams.ranges import checked_ranges, read_ranges, read_through
@@ -15,7 +15,7 @@ from cachetier_client.transport.base import Source
 GET_SECONDS = 300.0
 
 
-class Reads(Access):
+class ReadCalls(AccessCalls):
     """The part of ``Client`` that gives shards back."""
 
     def get_shard(

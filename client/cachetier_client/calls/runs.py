@@ -38,7 +38,7 @@ _ELSEWHERE = (
 log = logging.getLogger(__name__)
 
 
-class Runs:
+class RunCalls:
     """The part of ``Client`` that is about runs and steps rather than shards."""
 
     def __init__(self, caller: Caller) -> None:

@@ -34,7 +34,12 @@ def test_an_unknown_check_names_the_nearest() -> None:
 
 @pytest.mark.parametrize(
     ("state", "fix"),
-    [(State.WARN, ""), (State.FAIL, ""), (State.OK, "Do it."), (State.SKIPPED, "Do it.")],
+    [
+        (State.WARN, ""),
+        (State.FAIL, ""),
+        (State.OK, "Do it."),
+        (State.SKIPPED, "Do it."),
+    ],
 )
 def test_a_fix_goes_with_what_is_wrong_and_with_nothing_else(state: State, fix: str) -> None:
     with pytest.raises(ValueError, match="a fix goes with"):

@@ -12,7 +12,7 @@ from cachetier.doctor.device import Device, DeviceKind
 from cachetier.doctor.findings import State
 from cachetier.doctor.rawdisk import Times
 from cachetier.errors import ConfigError
-from cachetier.local.files.filesystem import Mount, project_of
+from cachetier.local.files.filesystem import MountedDisk, project_of
 
 NVME = Device("nvme0n1", "SAMSUNG MZQL2", DeviceKind.NVME, volatile_cache=False)
 
@@ -24,31 +24,37 @@ def times(p50: float, p99: float | None = None) -> Times:
 @pytest.mark.parametrize(
     ("mount", "state", "named"),
     [
-        (Mount("/", "ext4"), State.OK, "ext4"),
-        (Mount("/nvme", "xfs"), State.OK, "xfs at /nvme"),
-        (Mount("/", "btrfs"), State.WARN, "btrfs"),
-        (Mount("/", "zfs"), State.WARN, "zfs"),
-        (Mount("/", "f2fs"), State.WARN, "not tested on"),
-        (Mount("/mnt/c", "9p", options=("rw", "aname=drvfs;path=C:")), State.FAIL, "Windows"),
-        (Mount("/mnt/c", "drvfs"), State.FAIL, "drvfs"),
-        (Mount("/", "9p"), State.FAIL, "9p"),
-        (Mount("/home", "nfs4"), State.FAIL, "nfs4"),
-        (Mount("/s3", "fuse.s3fs"), State.FAIL, "fuse.s3fs"),
-        (Mount("/win", "fuseblk"), State.WARN, "fuseblk"),
-        (Mount("/", "overlay"), State.FAIL, "overlay"),
-        (Mount("/dev/shm", "tmpfs"), State.FAIL, "tmpfs"),
-        (Mount("/", "ext4", options=("rw", "nobarrier")), State.FAIL, "nobarrier"),
-        (Mount("/", "ext4", options=("rw", "barrier=0")), State.FAIL, "barrier=0"),
+        (MountedDisk("/", "ext4"), State.OK, "ext4"),
+        (MountedDisk("/nvme", "xfs"), State.OK, "xfs at /nvme"),
+        (MountedDisk("/", "btrfs"), State.WARN, "btrfs"),
+        (MountedDisk("/", "zfs"), State.WARN, "zfs"),
+        (MountedDisk("/", "f2fs"), State.WARN, "not tested on"),
+        (
+            MountedDisk("/mnt/c", "9p", options=("rw", "aname=drvfs;path=C:")),
+            State.FAIL,
+            "Windows",
+        ),
+        (MountedDisk("/mnt/c", "drvfs"), State.FAIL, "drvfs"),
+        (MountedDisk("/", "9p"), State.FAIL, "9p"),
+        (MountedDisk("/home", "nfs4"), State.FAIL, "nfs4"),
+        (MountedDisk("/s3", "fuse.s3fs"), State.FAIL, "fuse.s3fs"),
+        (MountedDisk("/win", "fuseblk"), State.WARN, "fuseblk"),
+        (MountedDisk("/", "overlay"), State.FAIL, "overlay"),
+        (MountedDisk("/dev/shm", "tmpfs"), State.FAIL, "tmpfs"),
+        (MountedDisk("/", "ext4", options=("rw", "nobarrier")), State.FAIL, "nobarrier"),
+        (MountedDisk("/", "ext4", options=("rw", "barrier=0")), State.FAIL, "barrier=0"),
     ],
 )
-def test_each_filesystem_is_called_by_its_name(mount: Mount, state: State, named: str) -> None:
+def test_each_filesystem_is_called_by_its_name(
+    mount: MountedDisk, state: State, named: str
+) -> None:
     found = disk.judge_filesystem(Path("/x"), mount, allow_volatile=False)
     assert found.state is state
     assert named in found.measured
 
 
 def test_memory_that_was_allowed_is_a_warning() -> None:
-    found = disk.judge_filesystem(Path("/x"), Mount("/", "tmpfs"), allow_volatile=True)
+    found = disk.judge_filesystem(Path("/x"), MountedDisk("/", "tmpfs"), allow_volatile=True)
     assert found.state is State.WARN
     assert "try only" in found.fix
 
@@ -67,14 +73,14 @@ def test_memory_that_was_allowed_is_a_warning() -> None:
     ],
 )
 def test_only_a_local_nvme_is_fine(kind: DeviceKind, state: State) -> None:
-    found = disk.judge_device(Device("sda", "A model", kind), Mount("/", "ext4"))
+    found = disk.judge_device(Device("sda", "A model", kind), MountedDisk("/", "ext4"))
     assert found.state is state
     assert "sda, A model" in found.measured
 
 
 @pytest.mark.parametrize("kind", ["tmpfs", "zfs"])
 def test_a_mount_without_a_disk_is_skipped(kind: str) -> None:
-    assert disk.judge_device(None, Mount("/", kind, source="pool")).state is State.SKIPPED
+    assert disk.judge_device(None, MountedDisk("/", kind, source="pool")).state is State.SKIPPED
 
 
 def test_a_directory_that_cannot_commit_fails_with_the_errors_own_hint() -> None:
@@ -168,16 +174,28 @@ GB = 10**9
 @pytest.mark.parametrize(
     ("mount", "project", "limit_bytes", "state", "measured"),
     [
-        (Mount("/", "ext4"), 0, 900 * GB, State.OK, "not under a project quota"),
-        (Mount("/", "ext4"), 7, 900 * GB, State.OK, "not under a project quota"),
-        (Mount("/", "xfs", options=QUOTAS_ON), 0, 900 * GB, State.OK, "in no project"),
-        (Mount("/", "xfs", options=QUOTAS_ON), 7, 110 * GB, State.OK, "ends the cache at 110 GB"),
-        (Mount("/", "ext4", options=QUOTAS_ON), 7, 110 * GB, State.OK, "but for root"),
-        (Mount("/", "xfs", options=QUOTAS_ON), 7, 900 * GB, State.WARN, "capacity of 100 GB"),
+        (MountedDisk("/", "ext4"), 0, 900 * GB, State.OK, "not under a project quota"),
+        (MountedDisk("/", "ext4"), 7, 900 * GB, State.OK, "not under a project quota"),
+        (MountedDisk("/", "xfs", options=QUOTAS_ON), 0, 900 * GB, State.OK, "in no project"),
+        (
+            MountedDisk("/", "xfs", options=QUOTAS_ON),
+            7,
+            110 * GB,
+            State.OK,
+            "ends the cache at 110 GB",
+        ),
+        (MountedDisk("/", "ext4", options=QUOTAS_ON), 7, 110 * GB, State.OK, "but for root"),
+        (
+            MountedDisk("/", "xfs", options=QUOTAS_ON),
+            7,
+            900 * GB,
+            State.WARN,
+            "capacity of 100 GB",
+        ),
     ],
 )
 def test_a_project_quota_is_told_and_measured_against_the_capacity(
-    mount: Mount, project: int, limit_bytes: int, state: State, measured: str
+    mount: MountedDisk, project: int, limit_bytes: int, state: State, measured: str
 ) -> None:
     found = disk.judge_quota(mount, project, limit_bytes, 100 * GB)
     assert found.state is state

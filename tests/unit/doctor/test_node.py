@@ -119,7 +119,13 @@ TEAM = node.Step("/nvme/team", 0o750, 500, 77)
         (0o666, [ROOT, CLOSED], {1000: frozenset({1000})}, State.FAIL, "enter /nvme/cache"),
         (0o666, [ROOT, TEAM], {1000: frozenset({77})}, State.OK, "1000"),
         (0o666, [ROOT, TEAM], {1000: frozenset({78})}, State.FAIL, "enter /nvme/team"),
-        (0o600, [ROOT, CLOSED], {0: frozenset({0}), 500: frozenset()}, State.OK, "uids 0, 500"),
+        (
+            0o600,
+            [ROOT, CLOSED],
+            {0: frozenset({0}), 500: frozenset()},
+            State.OK,
+            "uids 0, 500",
+        ),
     ],
 )
 def test_who_may_use_the_socket_must_get_to_it(

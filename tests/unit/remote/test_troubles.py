@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.testing.http_wire import Framing, Head, WireError
+from cachetier.testing.http_wire import Framing, WireError, WireHead
 from cachetier.testing.s3_answers import flawed
 from cachetier.testing.s3_operations import OPERATIONS, operation_of
 from cachetier.testing.s3proxy import parsed_fault
@@ -27,12 +27,14 @@ ANSWER = (
 )
 
 
-def request(method: str, length: int = 0, target: str = "/b/k") -> Head:
-    return Head.parse(f"{method} {target} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode())
+def request(method: str, length: int = 0, target: str = "/b/k") -> WireHead:
+    return WireHead.parse(
+        f"{method} {target} HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode()
+    )
 
 
-def answer(line: str, *fields: str) -> Head:
-    return Head.parse("\r\n".join([line, *fields, "", ""]).encode())
+def answer(line: str, *fields: str) -> WireHead:
+    return WireHead.parse("\r\n".join([line, *fields, "", ""]).encode())
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_a_request_is_known_by_its_method_path_and_query(
 def test_a_put_that_names_a_source_copies() -> None:
     def operation(target: str) -> str:
         head = f"PUT {target} HTTP/1.1\r\nx-amz-copy-source: b/other\r\n\r\n"
-        return operation_of(Head.parse(head.encode()))
+        return operation_of(WireHead.parse(head.encode()))
 
     assert operation("/b/k?partNumber=1&uploadId=u") == "UploadPartCopy"
     assert operation("/b/k") == "CopyObject"
@@ -204,7 +206,7 @@ def test_the_command_line_refuses_what_is_no_rule(text: str) -> None:
 
 
 def test_flaws_change_one_thing_each_and_keep_the_length_true() -> None:
-    head = Head.parse(ANSWER)
+    head = WireHead.parse(ANSWER)
     document = (
         b"<A><ETag>&quot;09af&quot;</ETag><ChecksumCRC64NVME>AAAAAAAAAAA=</ChecksumCRC64NVME></A>"
     )
@@ -242,7 +244,7 @@ def test_an_answer_without_a_place_for_the_flaw_is_told() -> None:
     ],
 )
 def test_the_length_of_an_answer_follows_from_its_head(
-    head: Head, method: str, framing: Framing
+    head: WireHead, method: str, framing: Framing
 ) -> None:
     assert head.answer_framing(method) == framing
 
@@ -256,10 +258,10 @@ def test_the_length_of_an_answer_follows_from_its_head(
         (answer("HTTP/1.0 200 OK", "Connection: keep-alive"), False),
     ],
 )
-def test_a_connection_lasts_as_its_version_says(head: Head, closes: bool) -> None:
+def test_a_connection_lasts_as_its_version_says(head: WireHead, closes: bool) -> None:
     assert head.closes is closes
 
 
 def test_what_is_no_http_is_refused() -> None:
     with pytest.raises(WireError):
-        Head.parse(b"nonsense\r\n\r\n")
+        WireHead.parse(b"nonsense\r\n\r\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cachetier.errors import ConfigError
-from cachetier.local.files.filesystem import Mount, mount_of, refuse_unsafe
+from cachetier.local.files.filesystem import MountedDisk, mount_of, refuse_unsafe
 
 MOUNTINFO = r"""
 21 1 254:0 / / rw,relatime shared:1 - overlay overlay rw,lowerdir=/a
@@ -46,16 +46,16 @@ def test_a_path_is_on_the_nearest_mount_above_it(path: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["overlay", "nfs4", "cifs", "fuse.sshfs", "9p", "tmpfs", "ramfs"])
 def test_what_cannot_keep_the_promise_is_refused(kind: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        refuse_unsafe(Path("/c"), Mount("/", kind), allow_volatile=False)
+        refuse_unsafe(Path("/c"), MountedDisk("/", kind), allow_volatile=False)
     assert kind in caught.value.message
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "fuseblk", "unknown"])
 def test_local_disks_are_tried(kind: str) -> None:
-    refuse_unsafe(Path("/c"), Mount("/", kind), allow_volatile=False)
+    refuse_unsafe(Path("/c"), MountedDisk("/", kind), allow_volatile=False)
 
 
 def test_memory_is_taken_only_on_purpose() -> None:
-    refuse_unsafe(Path("/c"), Mount("/", "tmpfs"), allow_volatile=True)
+    refuse_unsafe(Path("/c"), MountedDisk("/", "tmpfs"), allow_volatile=True)
     with pytest.raises(ConfigError):
-        refuse_unsafe(Path("/c"), Mount("/", "overlay"), allow_volatile=True)
+        refuse_unsafe(Path("/c"), MountedDisk("/", "overlay"), allow_volatile=True)
