@@ -52,5 +52,5 @@ def default_threads(cpus: int | None = None) -> int:
 
 
 def default_carriers(cpus: Collection[int]) -> int:
-    """Return how many processes may send for a drain on ``cpus``, or any: half of them, up to 8."""
-    return max(1, min(8, len(cpus or os.sched_getaffinity(0)) // 2))
+    """Return how many processes may send for a drain on ``cpus``, or any: half of them, up to 4."""
+    return max(1, min(4, len(cpus or os.sched_getaffinity(0)) // 2))

@@ -9,6 +9,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from cachetier.carriers.pool import Carriers
 from cachetier.carriers.process import Counters, Nursery, fork_on_request
@@ -41,13 +43,16 @@ class ProgramNursery(Nursery):
         os.close(self.counters.descriptor)
 
 
-def carriers_to(
-    endpoint: S3Endpoint, limit: int = 2, timeouts: Timeouts | None = None
-) -> tuple[Carriers, ProgramNursery]:
-    """Return carriers to a server of tests, and their nursery, which the caller closes."""
+@contextmanager
+def carriers_to(endpoint: S3Endpoint, *, timeouts: Timeouts | None = None) -> Iterator[Carriers]:
+    """Yield carriers to a server of tests."""
     nursery = ProgramNursery(endpoint)
-    times = timeouts or Timeouts()
-    return Carriers(nursery, settings_of(endpoint), limit, AT_ONCE, times), nursery
+    carriers = Carriers(nursery, settings_of(endpoint), 2, AT_ONCE, timeouts or Timeouts())
+    try:
+        yield carriers
+    finally:
+        carriers.close()
+        nursery.close()
 
 
 def settings_of(endpoint: S3Endpoint) -> RemoteSettings:

@@ -2,7 +2,7 @@
 
 ``Carriers.store`` stands below the policy of calls: when a part is sent, how often and how fast is
 decided before. Each call is one job of one carrier, the least busy; another carrier is forked while
-all are busy, up to a limit. Small bodies, and bodies in memory, are sent from here.
+all have several, up to a limit. Small bodies, and bodies in memory, are sent from here.
 
 A carrier that dies fails none of its jobs: each is done again by another. One of them may be the
 reason, so from then on each of them has a carrier to itself until it is through. A job that was
@@ -15,7 +15,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext, suppress
 from itertools import count
@@ -34,6 +34,7 @@ from cachetier.remote.stall_guard import Timeouts
 from cachetier.remote.wrapped import WrappedObjectStore
 
 SMALL_BYTES = 1 << 20  # of less a job costs as much as its bytes
+BUSY_JOBS = 4  # of a carrier: with more of them another one is forked
 KILLS_LIMIT = 2
 SILENT_SECONDS = 60.0
 
@@ -115,6 +116,7 @@ class Carriers:
             times: How long each waits for the remote; it has a stall guard of its own.
         """
         self.counters = nursery.counters
+        self.on_lost: Callable[[], object] = lambda: None  # the nursery is gone: none will come
         self._nursery = nursery
         self._start = Start(remote, at_once, times.connect_seconds, times.read_seconds)
         self._limit = min(limit, CARRIERS_LIMIT - 1)
@@ -198,7 +200,7 @@ class Carriers:
             if each is not None and each.is_alive
         }
         place = min(alive, key=alive.__getitem__, default=0)
-        if alive.get(place, 1) and len(alive) < self._limit:
+        if alive.get(place, BUSY_JOBS) >= BUSY_JOBS and len(alive) < self._limit:
             place = next(free for free in range(self._limit) if free not in alive)
         return self._carrier_at(place)
 
@@ -213,6 +215,8 @@ class Carriers:
                         sock, pid = self._nursery.fork(place)
                         carrier = self._places[place] = _Carrier(sock, pid, place, self._start)
                     except (OSError, RuntimeError) as error:
+                        if isinstance(error, ConnectionError):
+                            self.on_lost()
                         raise TransientError(f"no process can be started: {error}") from error
         return carrier
 

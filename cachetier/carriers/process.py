@@ -15,6 +15,7 @@ import signal
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -98,15 +99,18 @@ class Nursery:
         One thread calls this at a time.
 
         Raises:
-            OSError: None can be forked, or the nursery is gone.
+            ConnectionError: The nursery is gone.
+            OSError: None can be forked now.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             with theirs:
                 socket.send_fds(self._socket, [bytes([place])], [theirs.fileno()])
             reply = self._socket.recv(16)
-            if not reply or int(reply) < 0:
-                raise OSError(-int(reply or b"-32"), "no carrier could be forked")
+            if not reply:
+                raise ConnectionResetError("the process that forks carriers is gone")
+            if int(reply) < 0:
+                raise OSError(-int(reply), os.strerror(-int(reply)))
         except BaseException:
             ours.close()
             raise
@@ -148,6 +152,8 @@ def fork_on_request(
                     _apart(nursery)
                     _carry(sock, counters, data[0], settle)
             requests.send(str(pid).encode())
+    except BaseException:
+        traceback.print_exc()  # the service logs it
     finally:
         os._exit(1)  # never into what the deciding process would do next
 

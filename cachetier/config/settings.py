@@ -293,8 +293,9 @@ class Settings:
     )
     drain_carriers: int | None = setting(
         optional(whole(0, 63)),
-        0,
-        "Processes that send large parts for the drain; 0: it sends them itself.",
+        None,
+        "Processes that send large parts for the drain; 0: it sends them itself. Else half as "
+        "many as CPUs, up to 4.",
     )
     grace: Duration = setting(
         span(at_most=3600),

@@ -131,6 +131,7 @@ def _drain(
     concurrency = size.uploads + size.parts
     timeouts = Timeouts(stalls=stalls)
     carriers = Carriers(nursery, remote, size.carriers, concurrency, timeouts)
+    carriers.on_lost = signals.stop  # the next drain has a nursery again
     if not size.carriers:
         nursery.close()
 

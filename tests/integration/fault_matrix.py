@@ -9,6 +9,8 @@ somebody else, which must stay.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from cachetier.remote.stall_guard import Timeouts
 from cachetier.testing.s3_endpoint import S3Endpoint
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, can_strike, nth
+from tests.carried import carried, carriers_to
 from tests.integration.drain_node import Node, patterned
 
 CALLS = (
@@ -93,6 +96,8 @@ def exists(trouble: Trouble, call: str) -> bool:
 class Stage:
     """A server behind a proxy, with stores through it and one directly; they take long to make.
 
+    Carriers send the large bodies that go ``through``.
+
     ``patient`` is for the control run, which counts calls.
     """
 
@@ -102,10 +107,12 @@ class Stage:
     direct: ObjectStore
 
     @classmethod
-    def of(cls, proxy: S3Proxy, server: S3Endpoint) -> Stage:
+    @contextmanager
+    def of(cls, proxy: S3Proxy, server: S3Endpoint) -> Iterator[Stage]:
         proxied = server.behind(proxy.url)
-        through = proxied.store(timeouts=TIMEOUTS)
-        return cls(proxy, through, proxied.store(timeouts=PATIENT), server.store())
+        with carriers_to(proxied, timeouts=TIMEOUTS) as carriers:
+            through = carried(carriers, proxied, TIMEOUTS)
+            yield cls(proxy, through, proxied.store(timeouts=PATIENT), server.store())
 
 
 @dataclass

@@ -106,9 +106,11 @@ def scene_at(tmp_path: Path, server: S3Endpoint, key: str) -> Iterator[Scene]:
     (tmp_path / "data").write_bytes(data)
     descriptor = os.open(tmp_path / "data", os.O_RDONLY)
     source = FileSource(descriptor, content_of(data).block_digests)
-    with S3Proxy(server.url, troubles=gate) as proxy, ThreadPoolExecutor(4) as threads:
-        proxied = server.behind(proxy.url)
-        carriers, nursery = carriers_to(proxied)
+    with (
+        S3Proxy(server.url, troubles=gate) as proxy,
+        ThreadPoolExecutor(4) as threads,
+        carriers_to(proxied := server.behind(proxy.url)) as carriers,
+    ):
         store = carried(carriers, proxied, Timeouts())
         made = Scene(carriers, store, server.store(), gate, source, threads, data, key)
         made.upload_id = store.create_upload(key)
@@ -116,8 +118,6 @@ def scene_at(tmp_path: Path, server: S3Endpoint, key: str) -> Iterator[Scene]:
             yield made
         finally:
             gate.open()
-            carriers.close()
-            nursery.close()
             source.close()
 
 
@@ -267,21 +267,19 @@ def test_a_part_that_a_carrier_reports_and_never_sent_is_found_before_anything_c
     tmp_path: Path, moto_s3: S3Endpoint
 ) -> None:
     ids = SaveIds("lying", 1, "save-1")
-    carriers, nursery = carriers_to(moto_s3)
-    lying = LyingStore(carried(carriers, moto_s3, Timeouts()))
-    node = Node(tmp_path / "cache", lying)
     data = patterned(3 * PART_BYTES)
-    try:
+    with carriers_to(moto_s3) as carriers:
+        lying = LyingStore(carried(carriers, moto_s3, Timeouts()))
+        node = Node(tmp_path / "cache", lying)
         node.put(ids, "large", data)
         node.seal(ids)
         with node.draining():
             node.wait_durable(ids, PATIENCE_SECONDS)
-        assert lying.lied
-        assert moto_s3.store().get(node.key(ids, "large")) == data
-    finally:
+        key = node.key(ids, "large")
         node.close()
-        carriers.close()
-        nursery.close()
+
+    assert lying.lied
+    assert moto_s3.store().get(key) == data
 
 
 def test_who_waits_for_a_dead_carrier_for_ever_is_noticed(

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from cachetier_client.identity.names import SaveIds
 
+from benchmarks.processes import children_of
 from cachetier.drain.messages import Size
 from cachetier.drain.priority import cgroup
 from cachetier.drain.process import LOCK_NAME
@@ -164,6 +165,40 @@ def test_a_drain_killed_in_an_upload_goes_on_from_its_finished_parts(
             assert gate.parts.count(finished[0]) == 1
             assert set(gate.parts) == {1, 2, 3}
             assert node.bucket.objects.get(node.key(IDS, "large")) == patterned(LARGE)
+
+
+@pytest.mark.slow
+def test_carriers_end_with_a_drain_that_is_killed_and_a_drain_with_its_nursery(
+    tmp_path: Path, seaweed_s3: S3Endpoint
+) -> None:
+    seaweed_s3.create_bucket("carriers-end")
+    remote = remote_of(seaweed_s3, "carriers-end")
+    with node_at(tmp_path / "cache", remote, seaweed_s3) as node, supervised(node, remote) as drain:
+
+        def drained(step: int) -> list[int]:
+            """Return the processes of the drain that has sent a step: its nursery is the first."""
+            ids = SaveIds("run", step, "save-1")
+            node.put(ids, "large", patterned(LARGE, step))
+            node.seal(ids)
+            node.wait_durable(ids, 60)
+            return [shown(drain)["pid"], *children_of(shown(drain)["pid"])]
+
+        first = drained(1)
+        os.kill(first[0], signal.SIGKILL)
+        second = drained(2)
+        os.kill(second[1], signal.SIGKILL)
+        third = drained(3)
+
+        node.wait_until(lambda: not any(map(is_alive, first + second)))
+        assert min(map(len, (first, second, third))) > 2
+        assert shown(drain)["restarts"] == 2
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def recorded_parts(node: Node) -> list[int]:

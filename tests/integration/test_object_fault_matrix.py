@@ -47,10 +47,13 @@ def watched(seaweed_s3: S3Endpoint) -> Watched:
 
 @pytest.fixture(scope="module")
 def stage(seaweed_s3: S3Endpoint, watched: Watched) -> Iterator[Stage]:
-    with S3Proxy(
-        seaweed_s3.url, trickle_seconds=0.1, late_seconds=LATE_SECONDS, troubles=watched
-    ) as proxy:
-        yield Stage.of(proxy, seaweed_s3)
+    with (
+        S3Proxy(
+            seaweed_s3.url, trickle_seconds=0.1, late_seconds=LATE_SECONDS, troubles=watched
+        ) as proxy,
+        Stage.of(proxy, seaweed_s3) as made,
+    ):
+        yield made
 
 
 def shorten_times(patch: pytest.MonkeyPatch) -> None:

@@ -51,8 +51,11 @@ class Control:
 
 @pytest.fixture(scope="module")
 def stage(seaweed_s3: S3Endpoint) -> Iterator[Stage]:
-    with S3Proxy(seaweed_s3.url, trickle_seconds=0.1, late_seconds=LATE_SECONDS) as proxy:
-        yield Stage.of(proxy, seaweed_s3)
+    with (
+        S3Proxy(seaweed_s3.url, trickle_seconds=0.1, late_seconds=LATE_SECONDS) as proxy,
+        Stage.of(proxy, seaweed_s3) as made,
+    ):
+        yield made
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from cachetier_client.bucket_format.documents import Manifest
 from cachetier_client.errors import CachetierClientError
 
+from benchmarks.processes import children_of
 from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.troubles import Fault, Trouble, When, share
 from tests.fakes.loop_disk import Disk, LoopDisk
@@ -85,6 +86,17 @@ def kill_drain(world: World) -> bool:
         pid = world.some_node().drain_pid()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
+            return True
+    return False
+
+
+def kill_carrier(world: World) -> bool:
+    """SIGKILL a process that sends for a drain, or the one that forks those."""
+    with suppress(CachetierClientError, OSError):
+        pid = world.some_node().drain_pid()
+        carriers = children_of(pid) if pid is not None else []
+        if carriers:
+            os.kill(world.dice.choice(sorted(carriers)), signal.SIGKILL)
             return True
     return False
 
@@ -279,6 +291,7 @@ def outage(world: World) -> bool:
 NODE_FAULTS: dict[str, Callable[[World], bool]] = {
     "service killed": kill_service,
     "drain killed": kill_drain,
+    "carrier killed": kill_carrier,
     "rank killed": kill_rank,
     "power cut": cut_power,
     "service stopped": stop_service,

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from cachetier.cpus import default_threads, parsed_cpus
+from cachetier.cpus import default_carriers, default_threads, parsed_cpus
 from cachetier.number_lists import shown_numbers
 
 SIXTEEN = range(16)
@@ -59,3 +59,8 @@ def test_by_default_the_cpus_are_those_of_this_process() -> None:
 )
 def test_a_quarter_of_the_cpus_compute_and_at_most_two(cpus: int, threads: int) -> None:
     assert default_threads(cpus) == threads
+
+
+@pytest.mark.parametrize(("cpus", "carriers"), [(1, 1), (2, 1), (5, 2), (8, 4), (192, 4)])
+def test_half_of_the_cpus_may_carry_for_a_drain_up_to_four(cpus: int, carriers: int) -> None:
+    assert default_carriers(range(cpus)) == carriers

@@ -11,7 +11,14 @@ import pytest
 
 from cachetier.drain.priority import cgroup
 from cachetier.drain.priority.cgroup import NAME as PREFIX
-from cachetier.drain.priority.cgroup import CpuGroup, Hierarchy, hierarchies, make_group, sweep
+from cachetier.drain.priority.cgroup import (
+    CpuGroup,
+    Hierarchy,
+    find_group,
+    hierarchies,
+    make_group,
+    sweep,
+)
 from cachetier.drain.priority.policy import CpuPriority
 
 NAME = f"{PREFIX}test"
@@ -112,6 +119,11 @@ def test_a_group_of_version_1_stands_last_or_has_a_share(
     assert group.set_priority(CpuPriority.LARGE_SHARE) == "cpu.shares=70"
     group.enter()
     assert (group.path / "cgroup.procs").read_text() == str(os.getpid())
+    found = find_group(NAME, proc)
+    assert found is not None
+    assert found.path == group.path
+    assert (group.path / "cpu.shares").read_text() == "70"
+    assert find_group(f"{NAME}-other", proc) is None
 
 
 def test_a_kernel_that_knows_idle_groups_is_asked_for_one(

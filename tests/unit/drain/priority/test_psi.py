@@ -49,8 +49,8 @@ def test_a_thread_s_clocks_are_read_or_nothing(
     assert scheduled_seconds(text) == clocks
 
 
-def write_thread(proc: Path, number: int, ran: float, waited: float) -> Path:
-    task = proc / "self" / "task" / str(number)
+def write_thread(proc: Path, number: int, ran: float, waited: float, process: str = "self") -> Path:
+    task = proc / process / "task" / str(number)
     task.mkdir(parents=True, exist_ok=True)
     (task / "schedstat").write_text(f"{int(ran * 1e9)} {int(waited * 1e9)} 1\n")
     return task
@@ -77,6 +77,15 @@ def test_all_threads_count_and_those_that_ended_go_on_counting(tmp_path: Path) -
     for _ in range(2):
         later = sensors.sample(0.0, 0.0)
         assert (later.own_cpu_used, later.own_cpu_waited) == (4.5, 6.0)
+
+
+def test_what_carriers_ran_and_read_counts_as_our_own(tmp_path: Path) -> None:
+    sensors = Sensors(tmp_path, lambda: [77, 78], lambda: 0.5)  # one of which has ended
+    write_thread(tmp_path, 10, 1.0, 2.0)
+    write_thread(tmp_path, 77, 3.0, 4.0, "77")
+    sample = sensors.sample(0.0, 0.25)
+
+    assert (sample.own_cpu_used, sample.own_cpu_waited, sample.own_io) == (4.0, 6.0, 0.75)
 
 
 def test_no_more_than_the_start_of_a_file_is_read(tmp_path: Path) -> None:

@@ -43,6 +43,15 @@ def test_a_phase_has_its_first_begin_its_last_end_and_what_was_busy(
     assert watch.seconds == 6.0
 
 
+def test_a_phase_that_another_process_timed_has_just_ended(
+    watch: Stopwatch, clock: FakeClock
+) -> None:
+    clock.advance(3)
+    watch.note("read", 1.0)
+    watch.note("read", 2.0)
+    assert watch.phases() == {"read": [1.0, 3.0, 3.0]}
+
+
 def test_a_phase_that_fails_counts(watch: Stopwatch, clock: FakeClock) -> None:
     with pytest.raises(OSError), watch.phase("read"):
         clock.advance(1)
