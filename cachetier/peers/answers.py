@@ -16,7 +16,9 @@ from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, digest_of
 
 from cachetier.errors import CachetierError, InvalidRequestError, NotFoundError
 from cachetier.local.catalog import saves, shards
+from cachetier.local.local_copy import LocalCopy
 from cachetier.local.store import Store
+from cachetier.model.lifecycle import ShardState
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.restore.one_fetch import OneFetch, WantedBlocks
@@ -83,11 +85,12 @@ class PeerAnswers:
         with ExitStack() as held:
             on_disk = self._on_disk(shard, held)
             for number in range(first, end):
-                block = None if on_disk is None else on_disk(number)
+                block = self._arrived(shard, number) or on_disk(number)
                 while block is None:
-                    block = self._arrived(shard, number) or self._fetched(shard, number, wanted)
+                    block = self._fetched(shard, number, wanted)
                     if block is None:
                         yield None
+                        block = self._arrived(shard, number)
                 yield block
 
     def _shard(self, wanted: WantedBlocks) -> Shard:
@@ -99,26 +102,39 @@ class PeerAnswers:
             raise NotFoundError(text, run=wanted.run, step=wanted.step, name=wanted.name)
         return shard
 
-    def _on_disk(self, shard: Shard, held: ExitStack) -> _ReadBlock | None:
-        """Return what reads a block of the local copy, None where it fails its digest."""
-        try:
-            copy = self._store.local_copy(shard)
-        except FileNotFoundError:
-            return None
-        if copy is None or shard.lacks_bytes:
-            return None
-        held.callback(copy.close)
+    def _on_disk(self, shard: Shard, held: ExitStack) -> _ReadBlock:
+        """Return what reads a block of the local copy, and None where there is no sound one."""
+        copy: LocalCopy | None = None
+        is_damaged = False
 
         def read(number: int) -> Bytes | None:
+            nonlocal copy, is_damaged
+            if copy is None:  # the last of it may have come just now
+                copy = self._local_copy(shard)
+                if copy is None:
+                    return None
+                held.callback(copy.close)
+            if is_damaged:
+                return None
             if copy.body is not None:
                 return copy.body if digest_of(copy.body) == shard.content.digest else None
             assert copy.descriptor is not None
             block = _read(copy.descriptor, shard, number)
             if block is None:
+                is_damaged = True
                 self._restore.report_damage(shard)
             return block
 
         return read
+
+    def _local_copy(self, shard: Shard) -> LocalCopy | None:
+        now = self._store.read(shards.shard_by_version, shard.version)
+        if now is None or now.state is ShardState.QUARANTINED:
+            return None
+        try:
+            return self._store.local_copy(now)
+        except FileNotFoundError:
+            return None
 
     def _arrived(self, shard: Shard, number: int) -> Bytes | None:
         """Return a block of what this node restores itself, if it has come."""

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import IntegrityError, RemoteError
+from cachetier.local.catalog import shards
 from cachetier.restore.one_fetch import HELD_SECONDS, ranked
 from cachetier.restore.remote_shard import RemoteShard
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.peer_lab import LabNode, PeerLab
+from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node
 
 DATA = random.Random(40).randbytes(5 * BLOCK_BYTES + 77)
@@ -209,3 +212,20 @@ def test_nobody_answers_and_all_is_as_without_peers(lab: PeerLab, saver: Node) -
     assert alone.get("a") == DATA
     assert alone.objects.read_bytes == len(DATA)
     assert saver.get("run", 1, "a") == DATA
+
+
+def test_a_compressed_shard_is_read_and_decoded_by_one(
+    lab: PeerLab, tmp_path: Path, clock: FakeClock, vfs: str
+) -> None:
+    data = DATA[:1000] * 300
+    saver = Node(tmp_path / "saver", lab.remote, clock, vfs=vfs)
+    lab.publish(saver, {"framed": data})
+    (row,) = saver.rows()
+    stored = saver.store.read(shards.stored_of, row.version, REMOTE)
+    saver.close()
+    assert stored is not None
+    assert stored.codec is Codec.ZSTD
+
+    assert lab.restore_all("framed") == [data] * 4
+    assert lab.calls("read_into") == 1
+    assert lab.read_bytes < len(data) / 10
