@@ -124,6 +124,10 @@ class UnflushedNotes:
                 self.round()
             except CachetierError as error:  # the bucket is away, or the disk: the next round comes
                 tell(log, events.UNFLUSHED_PUT_OFF, code=error.code, reason=error.message)
+            except Exception:
+                if self._stopping.is_set():
+                    return  # it came back from the remote after the store was closed
+                raise
             busy = self._since or self._notes
             rings = self._changes.next_ring(rings, 0.0 if busy else IDLE_SECONDS)
             self._stopping.wait(ROUND_SECONDS)

@@ -74,8 +74,10 @@ def patterned(size_bytes: int, seed: int = 0) -> bytes:
 
 
 def keys_of_saves(objects: ObjectStore, prefix: str = "") -> tuple[str, ...]:
-    """Return every key but that of a node's claim on its store id."""
-    return tuple(key for key in objects.list(prefix).keys if "/.cachetier/stores/" not in key)
+    """Return every key but those of nodes: claims on store ids, and notes that go later."""
+    of_nodes = ("/.cachetier/stores/", "/.cachetier/unflushed/")
+    keys = objects.list(prefix).keys
+    return tuple(key for key in keys if not any(each in key for each in of_nodes))
 
 
 class Seen(DrainStats):
