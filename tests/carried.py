@@ -38,7 +38,7 @@ class ProgramNursery(Nursery):
             )
 
     def close(self) -> None:
-        super().close()
+        self._socket.close()
         self._process.wait()
         os.close(self.counters.descriptor)
 

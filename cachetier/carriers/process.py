@@ -85,7 +85,8 @@ class Nursery:
         parent = os.getpid()
         gc.collect()
         gc.freeze()
-        if os.fork() == 0:
+        self._pid = os.fork()
+        if self._pid == 0:
             self._socket.close()
             for descriptor in leave:
                 os.close(descriptor)
@@ -119,6 +120,7 @@ class Nursery:
     def close(self) -> None:
         """End the nursery, and with it whatever carrier is left."""
         self._socket.close()
+        os.waitpid(self._pid, 0)
 
 
 def _apart(parent: int) -> None:
