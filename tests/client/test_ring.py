@@ -21,7 +21,7 @@ from cachetier_client.deadline import Deadline
 from cachetier_client.io import aligned as memory
 from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.io.ring import Ring
-from cachetier_client.streams.writer import ShardWriter
+from cachetier_client.streams.writer import CACHED_BYTES, ShardWriter
 
 from tests.client.fake_http import FakeHttpService
 from tests.client.fake_service import FakeService
@@ -180,10 +180,10 @@ def test_bytes_that_come_later_are_waited_for_by_the_thread_that_writes_them(
     assert {name.rpartition("_")[0] for name in waits} == {"cachetier-blocks"}
 
 
-def test_bytes_that_are_copied_at_once_are_copied_in_pieces_that_the_cache_holds(
+def test_bytes_are_copied_a_block_at_once_or_as_little_as_the_source_wants(
     service: FakeService, client: Client, ring: Ring
 ) -> None:
-    data, pieces = patterned(3 * BLOCK_BYTES), list[int]()
+    data, pieces = patterned(2 * BLOCK_BYTES), list[int]()
 
     def copy(into: memoryview, at: int) -> None:
         pieces.append(len(into))
@@ -191,12 +191,14 @@ def test_bytes_that_are_copied_at_once_are_copied_in_pieces_that_the_cache_holds
 
     with client.open_shard(None, 7, "s", ring=ring) as stream:
         stream.write_later(len(data), copy)
-
     assert kept(service) == data
-    assert pieces == [
-        BLOCK_BYTES,
-        *[1 << 20] * 8,
-    ]  # the first shows that it is done when it returns
+    assert pieces == [BLOCK_BYTES] * 2
+
+    pieces.clear()
+    with client.open_shard(None, 7, "s", ring=ring) as stream:
+        stream.write_later(len(data), copy, at_once=CACHED_BYTES)
+    assert kept(service) == data
+    assert pieces == [CACHED_BYTES] * 8
 
 
 def test_bytes_that_are_there_and_bytes_that_come_later_mix(

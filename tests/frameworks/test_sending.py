@@ -15,6 +15,7 @@ from cachetier_client.errors import DeadlineError, InvalidRequestError
 from cachetier_client.io.aligned import address_of
 from cachetier_client.io.buffers import bytes_of
 from cachetier_client.io.ring import Ring
+from cachetier_client.streams.writer import CACHED_BYTES
 from cachetier_client.torch import sending
 from cachetier_client.torch.devices import Devices, Passage
 from cachetier_client.torch.layout import Piece, ShardLayout
@@ -32,7 +33,10 @@ PIECE_BYTES = 1000
 class FakeStream(io.BytesIO):
     """A stream that asks for what is written later in small pieces."""
 
-    def write_later(self, size_bytes: int, copy: Callable[[memoryview, int], Any]) -> int:
+    def write_later(
+        self, size_bytes: int, copy: Callable[[memoryview, int], Any], *, at_once: int
+    ) -> int:
+        assert at_once == CACHED_BYTES  # tensors in memory
         for at in range(0, size_bytes, PIECE_BYTES):
             into = memoryview(bytearray(min(PIECE_BYTES, size_bytes - at)))
             wait = copy(into, at)

@@ -43,18 +43,17 @@ class Filling:
         self._note(source)  # before anything else touches them
         self.block.take(source, self.size_bytes - len(source))
 
-    def take_later(self, size_bytes: int, copy: Copy, at: int) -> bool:
-        """Have ``copy`` add bytes; return whether they are only under way when it returns."""
+    def take_later(self, size_bytes: int, copy: Copy, at: int) -> None:
+        """Have ``copy`` add bytes, now or by the time its answer has been waited for."""
         into = self.block.view[self.size_bytes : self.size_bytes + size_bytes]
         wait = copy(into, at)
         if wait is None:
             self._note(into)  # now, while they are in the processor's cache
-            return False
+            return
         self._waits.append(wait)
         _, length = self._digests.pop() if self._ends_with(known=False) else (None, 0)
         self._digests.append((None, length + size_bytes))
         self.size_bytes += size_bytes
-        return True
 
     def settle(self) -> None:
         """Wait until all bytes are there, and nobody copies into the block any more."""

@@ -32,7 +32,7 @@ from cachetier_client.results import Receipt
 from cachetier_client.transport.base import PutRequest, Reply, Sink, Transport
 
 BLOCKS_PER_STREAM = 4
-_CACHED_BYTES = 1 << 20  # so much is in the processor's cache after a copy, for its digest
+CACHED_BYTES = 1 << 20  # so much is in the processor's cache after a copy, for its digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,6 @@ class ShardWriter:
         self._size = 0
         self._digests: list[int] = []  # of the blocks handed over; each is filled in as it is known
         self._filling: Filling | None = None
-        self._copy_bytes = BLOCK_BYTES  # at a time: a device takes long to begin a copy
         self._sink: Sink | None = None
         self._writing: deque[tuple[Future[None], Filling]] = deque()
 
@@ -99,7 +98,7 @@ class ShardWriter:
                 self._has_grown(len(piece), deadline)
         return len(view)
 
-    def write_later(self, size_bytes: int, copy: Copy) -> int:
+    def write_later(self, size_bytes: int, copy: Copy, *, at_once: int = BLOCK_BYTES) -> int:
         """Take ``size_bytes`` that ``copy`` brings, and return how many.
 
         Args:
@@ -108,6 +107,8 @@ class ShardWriter:
                 source from ``at`` on into ``into``. Where they are only under way when it returns
                 (copies from a device), it returns a function that waits until they are there: the
                 thread that writes the block calls it first. That wait must end by itself.
+            at_once: The most that ``copy`` is asked for at once; never more than a block. Less
+                suits a copy in memory: its digest is taken while it is in the processor's cache.
 
         Raises:
             CachetierClientError: As ``write``. What ``copy`` raises comes through; it must not
@@ -117,9 +118,8 @@ class ShardWriter:
             at = 0
             while at < size_bytes:
                 filling = self._with_room(deadline)
-                count = min(filling.room_bytes, size_bytes - at, self._copy_bytes)
-                comes_later = filling.take_later(count, copy, at)
-                self._copy_bytes = BLOCK_BYTES if comes_later else _CACHED_BYTES
+                count = min(filling.room_bytes, size_bytes - at, at_once)
+                filling.take_later(count, copy, at)
                 at += count
                 self._has_grown(count, deadline)
         return size_bytes

@@ -24,8 +24,9 @@ from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.deadline import Deadline
 from cachetier_client.errors import InvalidRequestError
 from cachetier_client.io.buffers import bytes_of
+from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.io.ring import Ring
-from cachetier_client.streams.writer import ShardWriter
+from cachetier_client.streams.writer import CACHED_BYTES, ShardWriter
 from cachetier_client.torch.devices import Devices, Passage, devices
 from cachetier_client.torch.layout import Piece, Placed, ShardLayout, lay_out
 
@@ -156,13 +157,20 @@ def _write_claimed(writer: ShardWriter, placed: Placed, copier: Snapshot) -> Non
     piece, tensor = placed.piece, placed.piece.content
     assert isinstance(tensor, Tensor)  # only tensors are claimed
     writer.write(placed.padding)
-    writer.write_later(piece.length, copier.copy_of(tensor))
+    writer.write_later(piece.length, copier.copy_of(tensor), at_once=_at_once(tensor))
+
+
+def _at_once(tensor: Tensor) -> int:
+    """Return how much of a tensor is copied at once: a device takes long to begin a copy."""
+    return CACHED_BYTES if tensor.device.type == "cpu" else BLOCK_BYTES
 
 
 def _write(writer: ShardWriter, placed: Placed, passage: Passage) -> None:
     writer.write(placed.padding)
     if isinstance(placed.piece.content, Tensor) and not _lies_in_memory(placed.piece):
-        writer.write_later(placed.piece.length, passage.copy_of(placed.piece.content))
+        tensor = placed.piece.content
+        copy = passage.copy_of(tensor)
+        writer.write_later(placed.piece.length, copy, at_once=_at_once(tensor))
     else:
         writer.write(bytes_of(placed.piece.content))
 
