@@ -26,7 +26,7 @@ from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.clock import Clock
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, digest_of
 
-from cachetier.errors import CachetierError, NotFoundError, TransientError
+from cachetier.errors import CachetierError, NotFoundError, StoppingError, TransientError
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.remote.base import Into, ObjectStore, room_of
@@ -135,6 +135,10 @@ class Flight:
             source.bring(wanted, self._write, self._has_come)
         except Exception as failure:
             error = failure
+        self.ends(error)
+
+    def ends(self, error: Exception | None) -> None:
+        """Nothing more comes: all is here, or ``error`` happened."""
         with self._changed:
             self.ended, self._error = True, error
             self._changed.notify_all()
@@ -176,8 +180,12 @@ class Flights:
         self._threads = ThreadPoolExecutor(FLIGHTS_AT_ONCE, thread_name_prefix="one-fetch")
 
     def close(self) -> None:
-        """Let the threads go."""
+        """Let the threads go, and whoever waits for a range."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            for flight in self._flights.values():
+                if not flight.ended:
+                    flight.ends(StoppingError("the node stops"))
 
     def of(self, shard: Shard, source: RemoteShard, wanted: Range) -> Flight:
         """Return the flight of a range of ``shard``; it begins now, unless it has begun already."""

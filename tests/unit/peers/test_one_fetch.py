@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.io.digests import BLOCK_BYTES
 
-from cachetier.errors import IntegrityError, RemoteError
+from cachetier.errors import IntegrityError, RemoteError, StoppingError
 from cachetier.local.catalog import shards
-from cachetier.restore.one_fetch import HELD_SECONDS, ranked
-from cachetier.restore.remote_shard import RemoteShard
+from cachetier.model.shard import Shard
+from cachetier.restore.one_fetch import FLIGHTS_AT_ONCE, HELD_SECONDS, Flights, ranked
+from cachetier.restore.remote_shard import Range, RemoteShard
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.peer_lab import LabNode, PeerLab
 from tests.stateful.fake_drain import REMOTE
-from tests.stateful.node import Node
+from tests.stateful.node import Node, content_of
 
 DATA = random.Random(40).randbytes(5 * BLOCK_BYTES + 77)
 
@@ -229,3 +233,29 @@ def test_a_compressed_shard_is_read_and_decoded_by_one(
     assert lab.restore_all("framed") == [data] * 4
     assert lab.calls("read_into") == 1
     assert lab.read_bytes < len(data) / 10
+
+
+class HeldSource:
+    """Brings nothing until it is let go."""
+
+    def __init__(self) -> None:
+        self.content = content_of(DATA)
+        self.go = threading.Event()
+
+    def bring(self, *_: object) -> None:
+        assert self.go.wait(60)
+
+
+def test_a_node_that_stops_lets_those_go_who_wait_for_ranges_that_nobody_began() -> None:
+    flights, source = Flights(), HeldSource()
+    shard = cast("Shard", SimpleNamespace(version=1))
+    wanted = [Range(0, 0, (1,) * number) for number in range(1, FLIGHTS_AT_ONCE + 2)]
+    try:
+        *_, last = [flights.of(shard, cast("RemoteShard", source), each) for each in wanted]
+        assert last.block(0, 0.0) is None
+
+        flights.close()
+        with pytest.raises(StoppingError):
+            last.block(0, 60.0)
+    finally:
+        source.go.set()
