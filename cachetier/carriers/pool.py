@@ -53,7 +53,8 @@ class _Carrier:
         self._socket = sock
         self._lock = threading.Lock()
         self.is_alive = True
-        sock.send(json.encode(start))
+        with suppress(OSError):  # it has died already: whoever listens notices
+            sock.send(json.encode(start))
         threading.Thread(target=self._listen, name="carrier-replies", daemon=True).start()
 
     def begin(self, job: Job, descriptor: int) -> Future[Done | int]:
@@ -63,7 +64,7 @@ class _Carrier:
             self.jobs[job.number] = reply
             alive = self.is_alive
         if alive:
-            with suppress(OSError):  # it has died: whoever listens notices
+            with suppress(OSError):  # likewise
                 socket.send_fds(self._socket, [json.encode(job)], [descriptor])
         else:
             reply.set_result(0)  # it died before
