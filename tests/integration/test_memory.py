@@ -16,7 +16,7 @@ from cachetier_client import Client
 from cachetier_client.bucket_format.stored import Codec
 
 from benchmarks import processes, raw
-from benchmarks.node import Node, node
+from benchmarks.node import TOKEN, Node, node
 from cachetier.doctor.node import DRAIN_BYTES, SERVE_BYTES
 from cachetier.errors import IntegrityError
 from tests.faults.counting import count
@@ -39,8 +39,9 @@ def service(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.mark.skipif(not everything(), reason="writes 64 GiB: make faults PART=memory")
 def test_sixty_four_gibibytes_of_puts_stay_within_the_cap(
-    service: Node, request: pytest.FixtureRequest
+    service: Node, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("CACHETIER_TOKEN", TOKEN)
     source = raw.random_buffer(SHARD_BYTES)
     doors = (service.url, f"http://127.0.0.1:{service.http_port}")
     with ExitStack() as stack:
