@@ -5,6 +5,8 @@ Source: docs/protocol.md, "Errors".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from cachetier_client.errors import *  # noqa: F403  # the service imports all of them from here
 from cachetier_client.errors import (
     BackpressureError,
@@ -164,9 +166,13 @@ class ReadOnlyMountError(CachetierError):
 
 def error_codes() -> frozenset[str]:
     """Return the code of every kind of error: a finite list, fit for a label."""
-    found, kinds = set(), [CachetierError]
+    return frozenset(kind.code for kind in error_kinds())
+
+
+def error_kinds() -> Iterator[type[CachetierError]]:
+    """Yield every kind of error, the base first."""
+    kinds = [CachetierError]
     while kinds:
         kind = kinds.pop()
-        found.add(kind.code)
+        yield kind
         kinds += kind.__subclasses__()
-    return frozenset(found)

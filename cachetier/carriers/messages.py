@@ -11,7 +11,7 @@ from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart, Upl
 from msgspec import Struct, field, json
 
 from cachetier.carriers.checked_file import DamagedError
-from cachetier.errors import CachetierError
+from cachetier.errors import CachetierError, error_kinds
 from cachetier.remote.base import Condition
 from cachetier.remote.settings import RemoteSettings
 
@@ -84,7 +84,8 @@ class Failure(Struct, frozen=True):
             return DamagedError(self.message)
         if self.errno is not None:
             return OSError(self.errno, self.message)
-        error = _kinds().get(self.kind, CachetierError)(self.message, hint=self.hint)
+        kinds = {kind.__name__: kind for kind in error_kinds()}
+        error = kinds.get(self.kind, CachetierError)(self.message, hint=self.hint)
         error.context.update(self.context)
         error.retry_after_seconds = self.retry_after_seconds
         return error
@@ -102,12 +103,3 @@ class Done(Struct, frozen=True):
 
 MESSAGES: json.Decoder[Start | Job | Cut] = json.Decoder(Start | Job | Cut)
 REPLIES = json.Decoder(Done)
-
-
-def _kinds() -> dict[str, type[CachetierError]]:
-    found, kinds = {}, [CachetierError]
-    while kinds:
-        kind = kinds.pop()
-        found[kind.__name__] = kind
-        kinds += kind.__subclasses__()
-    return found

@@ -39,10 +39,6 @@ KILLS_LIMIT = 2
 SILENT_SECONDS = 60.0
 
 
-class _CarrierDiedError(Exception):
-    """The carrier of a job ended before its answer came."""
-
-
 class _Carrier:
     """One carrier as the deciding process sees it: its socket, and the jobs that it has."""
 

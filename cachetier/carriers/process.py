@@ -255,8 +255,14 @@ class Carrier:
         digest = job.digest
         if job.upload_id is not None:
             return store.upload_part(job.key, job.upload_id, job.upload_part, body, digest=digest)
-        how = {"metadata": job.metadata, "condition": job.condition, "headers": job.headers}
-        return store.put(job.key, body, digest=digest, **how)  # type: ignore[arg-type]
+        return store.put(
+            job.key,
+            body,
+            digest=digest,
+            metadata=job.metadata,
+            condition=job.condition,
+            headers=job.headers,
+        )
 
     def _pieces(
         self, file: CheckedFile, spent: _Spent, part: UploadPartRange

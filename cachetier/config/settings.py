@@ -115,7 +115,14 @@ def _check_log(text: str) -> None:
 
 
 ADDRESS = checked(TEXT, lambda text: text and address_of(text))
-DOOR = checked(TEXT, lambda text: text and address_of(text.removeprefix(CLEAR_TEXT)))
+
+
+def address_of_door(door: str) -> tuple[str, int]:
+    """Return where a door listens, in clear text or not."""
+    return address_of(door.removeprefix(CLEAR_TEXT))
+
+
+DOOR = checked(TEXT, lambda text: text and address_of_door(text))
 LOG = replace(
     checked(TEXT, _check_log),
     schema={"enum": [level + form for form in ("", ":json", ":console") for level in LEVELS]},
@@ -353,12 +360,12 @@ class Settings:
     @property
     def http_address(self) -> tuple[str, int] | None:
         """(host, port) of the HTTP door, or None when it is off."""
-        return address_of(self.http.removeprefix(CLEAR_TEXT)) if self.http else None
+        return address_of_door(self.http) if self.http else None
 
     @property
     def s3_address(self) -> tuple[str, int] | None:
         """(host, port) of the S3 door, or None when it is off."""
-        return address_of(self.s3.removeprefix(CLEAR_TEXT)) if self.s3 else None
+        return address_of_door(self.s3) if self.s3 else None
 
     @property
     def s3_mounts(self) -> tuple[Mount, ...]:
@@ -413,11 +420,11 @@ class Settings:
         check_remotes(self.remotes)
         listen = self.peers.listen if self.peers.nodes else ""
         for door, text in (("http", self.http), ("s3", self.s3), ("peers.listen", listen)):
-            address, is_clear = text.removeprefix(CLEAR_TEXT), text.startswith(CLEAR_TEXT)
+            is_clear = text.startswith(CLEAR_TEXT)
             if self.tls and is_clear:
                 raise ValueError(f"`{door}` = {text} asks for clear text, and `tls` for HTTPS")
             is_private = is_clear or bool(self.tls)
-            why_not = text and why_not_open(address_of(address), is_private=is_private, door=door)
+            why_not = text and why_not_open(address_of_door(text), is_private=is_private, door=door)
             if why_not:
                 raise ValueError(why_not)
         if bool(self.peers.nodes) != bool(self.peers.trust) or not self.peers.listen:

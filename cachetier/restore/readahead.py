@@ -195,10 +195,10 @@ class RemoteBlocks:
             raise IndexError(f"shard {shard.name} has no block {number}")
 
         def of_copy(copy: RemoteShard) -> bytes | bytearray | memoryview:
-            in_pieces = replace(copy, objects=InPieces(copy.objects, self.link))
             wanted = copy.blocks(number, 1)
             if route is not None and copy.stored.pack is None:
                 return route.block(copy, wanted)
+            in_pieces = replace(copy, objects=InPieces(copy.objects, self.link))
             ((_offset, block),) = in_pieces.read(wanted)
             return block
 

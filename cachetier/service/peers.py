@@ -10,11 +10,10 @@ from urllib.parse import quote
 from cachetier_client.clock import Clock
 from cachetier_client.transport.tls import context_of_environment
 
-from cachetier.config.settings import CLEAR_TEXT, Settings
+from cachetier.config.settings import Settings, address_of_door
 from cachetier.doors.listening import bound
 from cachetier.errors import ConfigError
 from cachetier.local.store import Store
-from cachetier.parsers import address_of
 from cachetier.peers.answers import PeerAnswers
 from cachetier.peers.client import HttpPeer
 from cachetier.peers.door import PeerDoor, headers_of
@@ -103,7 +102,7 @@ def peers_of(
     trust = _trust_of(Path(listed.trust), settings.tls_files)
     place = quote(" ".join(filter(None, scheme_of(remote).identity(remote))), safe="/: ")
     own = NodeIdentity(store.store_id, place, listed.domain)
-    headers, here = headers_of(own, trust.token), address_of(listed.listen.removeprefix(CLEAR_TEXT))
+    headers, here = headers_of(own, trust.token), address_of_door(listed.listen)
     source = "" if here[0] in ANYWHERE else here[0]
 
     def open_peer(host: str, address: str, port: int) -> HttpPeer:
