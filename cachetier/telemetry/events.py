@@ -377,7 +377,7 @@ LOCAL_ONLY_REMOVED = _info(
 FILE_STUCK = _warning(
     "file.stuck", "data file %(file_id)s cannot be removed: %(reason)s", alike=("file_id",)
 )
-RESERVATION_EXCEEDED = _error(
+RESERVATION_EXCEEDED = _warning(  # a client's doing, and the disk is safe: no defect
     "reservation.exceeded",
     "a put of %(by)s is refused, its file unlinked: %(reason)s",
     alike=("by",),
