@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from cachetier.cli.completion import SCRIPTS
+from cachetier.cli.app import SCRIPTS
 from cachetier.cli.output import EXITS
 from cachetier.cli.verbs import SECTIONS
 from tools.cli_page import OF_SERVE, kind_of, notes, of_verb, own_parameters, takes_those_of_serve

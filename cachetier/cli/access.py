@@ -14,6 +14,7 @@ import click
 from cachetier_client.units import shown_size, shown_span
 
 from cachetier.cli import options
+from cachetier.cli.options import EXPIRY, one_of
 from cachetier.cli.output import (
     UsageMistakeError,
     echo,
@@ -22,7 +23,6 @@ from cachetier.cli.output import (
     show_rows,
     table,
 )
-from cachetier.cli.types import EXPIRY, one_of
 
 if TYPE_CHECKING:
     from cachetier_client import Client

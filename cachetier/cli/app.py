@@ -6,7 +6,8 @@ What is wrong with a command line is answered here: what it is, and what was pro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cachetier import __version__
-from cachetier.cli.options import CONTEXT, options_of, renamed, usage, usage_hint
-from cachetier.cli.output import UsageMistakeError, fail
-from cachetier.cli.types import SHELL, named
+from cachetier.cli.main import COMPLETE
+from cachetier.cli.options import CONTEXT, SHELL, named, options_of, renamed, usage, usage_hint
+from cachetier.cli.output import UsageMistakeError, fail, refuse
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, RENAMED, SECTIONS, VERBS
 from cachetier.nearest import nearest
+from cachetier.visible import visible
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -195,8 +197,6 @@ app = VerbGroup(
 
 def _print_script(ctx: click.Context, _option: click.Parameter, shell: str | None) -> None:
     if shell is not None and not ctx.resilient_parsing:
-        from cachetier.cli.completion import script_of
-
         click.echo(script_of(shell))
         ctx.exit()
 
@@ -210,3 +210,118 @@ click.option(
     help="Print what makes bash, zsh or fish complete this command: source it.",
 )(app)
 click.version_option(__version__, message="cachetier %(version)s")(app)
+
+
+# --- completion -----------------------------------------------------------------------------------
+
+FILES = ":files"  # the answer where the shell should complete the names of files
+
+_BASH = """\
+_cachetier() {
+    local i word before line=$COMP_LINE kept words=()
+    COMPREPLY=()
+    for ((i = 0; i <= COMP_CWORD; i++)); do
+        # bash ends words at = : @ too: what follows without a space is the same word
+        word=${COMP_WORDS[i]} before=${line%%"${COMP_WORDS[i]}"*}
+        if [ "$i" -gt 0 ] && [ -n "$word" ] && [ -z "$before" ]; then
+            words[${#words[@]}-1]+=$word
+        else
+            words+=("$word")
+        fi
+        line=${line#"$before$word"}
+    done
+    word=${words[${#words[@]}-1]} kept=${word%"${COMP_WORDS[COMP_CWORD]}"}
+    case ${COMP_WORDS[COMP_CWORD]} in [=:]*) kept=$word ;; esac
+    kept=${kept%@}  # which bash leaves to us
+    while IFS= read -r line; do
+        if [ "$line" = ":files" ]; then compopt -o default; return; fi
+        line=${line%%$'\\t'*}
+        COMPREPLY+=("${line#"$kept"}")
+    done < <(_CACHETIER_COMPLETE=bash_complete cachetier "${words[@]:1}" 2>/dev/null)
+    [[ ${COMPREPLY[0]} == *= ]] && compopt -o nospace
+}
+complete -F _cachetier cachetier"""
+
+_ZSH = """\
+#compdef cachetier
+_cachetier() {
+    local line answer
+    local -a found described
+    answer=$(_CACHETIER_COMPLETE=zsh_complete cachetier "${(@)words[2,CURRENT]}" 2>/dev/null)
+    found=("${(@f)answer}")
+    if [[ "$found[1]" == ":files" ]]; then compset -P "--*="; _files; return; fi
+    for line in $found; do described+=("${${line//:/\\\\:}/$'\\t'/:}"); done
+    _describe cachetier described
+}
+if [[ "$funcstack[1]" == "_cachetier" ]]; then
+    _cachetier "$@"
+else
+    compdef _cachetier cachetier
+fi"""
+
+_FISH = """\
+function __cachetier_complete
+    set -l words (commandline -opc)
+    set -e words[1]
+    set -l current (commandline -ct)
+    set -l found (env _CACHETIER_COMPLETE=fish_complete cachetier $words "$current" 2>/dev/null)
+    if test "$found[1]" = ":files"
+        set -l option (string match -r -- '^--[^=]*=' "$current")
+        set -l path (string replace -r -- '^--[^=]*=' '' "$current")
+        string join -- \\n "$option"(__fish_complete_path "$path")
+    else
+        string join -- \\n $found
+    end
+end
+complete -c cachetier -f -a '(__cachetier_complete)'"""
+
+SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+
+def script_of(shell: str) -> str:
+    """Return the script of a shell; refuse one that there is none for."""
+    if shell not in SCRIPTS:
+        meant = nearest(shell, SCRIPTS)
+        refuse(
+            f"there is no completion for {shell!r}",
+            f"Did you mean {meant}?" if meant else f"Choose one of {', '.join(SCRIPTS)}.",
+        )
+    return SCRIPTS[shell]
+
+
+def register() -> None:
+    """Have click complete by our scripts: they join the words that bash cuts at = and :."""
+    from click.shell_completion import ShellComplete, add_completion_class
+
+    class Completion(ShellComplete):
+        """The completion that click runs for a script: the arguments are the words."""
+
+        def source(self) -> str:
+            return self.source_template
+
+        def complete(self) -> str:
+            found = [visible(line) for line in candidates(sys.argv[1:])]
+            if not found:
+                sys.exit(0)  # click would print an empty line, which is a candidate
+            return "\n".join(found)
+
+    for shell, script in SCRIPTS.items():
+        add_completion_class(type(shell, (Completion,), {"source_template": script}), shell)
+
+
+def candidates(words: Sequence[str]) -> Iterator[str]:
+    """Yield what ``words[-1]`` could become, each with a tab and what it is; or ``FILES``."""
+    from click.shell_completion import ShellComplete
+
+    *args, last = words
+    option, sign, _ = last.partition("=")
+    prefix = f"{option}=" if sign and option.startswith("--") else ""
+    try:
+        found = ShellComplete(app, {}, "cachetier", COMPLETE).get_completions(args, last)
+    except click.UsageError:  # of a verb that there is not
+        return
+    for item in found:
+        if item.type == "file":
+            yield FILES
+        else:
+            yield f"{prefix}{item.value}\t{' '.join((item.help or '').split())}"

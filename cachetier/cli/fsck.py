@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cachetier_client.units import counted, shown_size
 
 from cachetier.cli import options
+from cachetier.cli.options import DURATION, RUN
 from cachetier.cli.output import (
     FAILED,
     INTEGRITY,
@@ -24,7 +25,6 @@ from cachetier.cli.output import (
     show,
     table,
 )
-from cachetier.cli.types import DURATION, RUN
 from cachetier.config.settings import load
 from cachetier.local.files.permissions import keep_files_private
 

@@ -14,13 +14,11 @@ def main() -> None:
     """Run the command; errors become a line, a hint and an exit code."""
     sys.excepthook = _tell_of_defect
     try:
-        from cachetier.cli.app import app  # takes a moment, in which Ctrl-C may come already
+        from cachetier.cli import app  # takes a moment, in which Ctrl-C may come already
 
         if COMPLETE in os.environ:
-            from cachetier.cli.completion import register
-
-            register()
-        app(prog_name="cachetier")
+            app.register()
+        app.app(prog_name="cachetier")
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

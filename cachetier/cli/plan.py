@@ -16,6 +16,7 @@ from cachetier_client.units import counted, shown_size, shown_span, shown_time
 
 from cachetier.cli import options
 from cachetier.cli.connection import reach
+from cachetier.cli.options import COUNT, DURATION, NUMBER, PATH, RATE, RUN, SIZE, Word
 from cachetier.cli.output import (
     StepLine,
     console,
@@ -26,7 +27,6 @@ from cachetier.cli.output import (
     table,
 )
 from cachetier.cli.steps import run_names
-from cachetier.cli.types import COUNT, DURATION, NUMBER, PATH, RATE, RUN, SIZE, Word
 from cachetier.nearest import nearest
 from cachetier.simulate.estimate import (
     DAY_SECONDS,

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from cachetier_client import CachetierClientError, ForbiddenError, NotFoundError
 
 from cachetier.cli import options
-from cachetier.cli.addresses import paths_below
-from cachetier.cli.connection import reach
+from cachetier.cli.connection import paths_below, reach
+from cachetier.cli.options import URL
 from cachetier.cli.output import (
     FAILED,
     UNREACHABLE,
@@ -27,7 +27,6 @@ from cachetier.cli.output import (
     refuse,
     show,
 )
-from cachetier.cli.types import URL
 from cachetier.status.rates import Node, described
 
 if TYPE_CHECKING:

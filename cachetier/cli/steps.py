@@ -26,8 +26,8 @@ from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.cli import options
-from cachetier.cli.addresses import path_of, paths_below
-from cachetier.cli.connection import not_durable_if_answering
+from cachetier.cli.connection import not_durable_if_answering, path_of, paths_below
+from cachetier.cli.options import NAME, RUN, STEP
 from cachetier.cli.output import (
     FAILED,
     console,
@@ -39,7 +39,6 @@ from cachetier.cli.output import (
     show_rows,
     table,
 )
-from cachetier.cli.types import NAME, RUN, STEP
 from cachetier.nearest import nearest
 from cachetier.visible import on_one_line, visible
 

@@ -11,8 +11,8 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "First steps": {
         "serve": ("node:serve", "Run the service on this node."),
         "doctor": ("doctor:doctor", "Check the node and its remotes, with a fix for each trouble."),
-        "put": ("shards:put", "Put a file as a shard, or a folder as a step."),
-        "get": ("shards:get", "Get a shard, or a whole step, verified."),
+        "put": ("transfer:put", "Put a file as a shard, or a folder as a step."),
+        "get": ("transfer:get", "Get a shard, or a whole step, verified."),
         "ls": ("steps:ls", "List runs, steps of a run, or shards of a step."),
         "wait": ("steps:wait", "Wait until a step, or a shard, has reached a level."),
         "status": ("status:status", "Show a node, or where a step stands and what it waits for."),
@@ -30,12 +30,12 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Nodes": {
         "dev": ("node:dev", "Run the service and an S3 server in one process, to try it."),
-        "config": ("config:config", "Show the settings, check them, or print their schema."),
+        "config": ("node:config", "Show the settings, check them, or print their schema."),
         "console": ("access:console", "Sign a browser in: print a link that works once."),
         "leave": ("steps:leave", "Take no more puts, and flush, before the node goes."),
         "forget": ("steps:forget", "Give up the steps of a node that will not return."),
         "prune": ("fsck:prune", "Say what nobody needs any more, and remove it."),
-        "bench": ("measure:bench", "Measure what this node, or its remote, can do."),
+        "bench": ("doctor:bench", "Measure what this node, or its remote, can do."),
     },
     "Access": {
         "whoami": ("access:whoami", "Say as whom the service knows the caller."),

@@ -20,7 +20,7 @@ from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.clock import Clock, SystemClock
 from cachetier_client.io.digests import digest_of
 
-from cachetier.cli.config import toml_of
+from cachetier.cli.node import toml_of
 from cachetier.doors.http.door import HttpDoor
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.drain.schedule.queue_state import QueueState

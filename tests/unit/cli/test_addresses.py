@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.cli.addresses import path_of, spread, target
+from cachetier.cli.connection import path_of, spread, target
 
 OPTIONS = {"--name": True, "--seal": False}
 

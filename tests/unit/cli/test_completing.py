@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cachetier.cli import connection, types
-from cachetier.cli.app import app, built
-from cachetier.cli.completion import candidates
-from cachetier.cli.types import Word, type_of_setting
+from cachetier.cli import connection, options
+from cachetier.cli.app import app, built, candidates
+from cachetier.cli.options import Word, type_of_setting
 from cachetier.cli.verbs import GROUPS, VERBS
 from cachetier.config.settings import SETTINGS
 
@@ -176,6 +175,6 @@ def test_a_service_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monk
         yield FakeClient()
 
     monkeypatch.setattr(connection, "reach", stuck)
-    monkeypatch.setattr(types, "SECONDS", 0.01)
+    monkeypatch.setattr(options, "SECONDS", 0.01)
     assert offered("forget", "node", "") == []
     ended.set()

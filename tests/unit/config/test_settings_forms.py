@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cachetier.cli.config import written
+from cachetier.cli.node import written
 from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, load, sourced
 from cachetier.config.types import span
