@@ -67,7 +67,7 @@ from cachetier.config.types import (
 from cachetier.cpus import parsed_cores
 from cachetier.errors import ConfigError
 from cachetier.model.backpressure import WhenFull
-from cachetier.model.bandwidth import parsed_bandwidth
+from cachetier.model.bandwidth import parsed_bandwidth, parsed_rate
 from cachetier.model.compression import WANTED, Rules
 from cachetier.model.keep import Keep
 from cachetier.model.names import DURABLE
@@ -114,6 +114,11 @@ def _check_log(text: str) -> None:
         one_of("json", "console").read(form)
 
 
+def _check_rate(text: str) -> None:
+    if text and not parsed_rate(text):
+        raise ValueError("a rate of 0 would never restore anything; empty is no limit")
+
+
 ADDRESS = checked(TEXT, lambda text: text and address_of(text))
 
 
@@ -130,6 +135,7 @@ LOG = replace(
 HOSTS = listed(checked(TEXT, host_of), r"[,\s]+")
 CORES = checked(TEXT, parsed_cores)
 COMPRESSIONS = checked(text_or_table(TEXT), rules_of)
+RATE = checked(TEXT, _check_rate)
 RATES = checked(listed(TEXT, ","), parsed_bandwidth)
 WATERMARKS = checked(listed(number(above=0, at_most=1), ","), _check_watermarks)
 
@@ -275,6 +281,12 @@ class Settings:
         (),
         "The most the drain sends: `2 GB/s`; empty for no limit. Further ones hold at a time of "
         "day: `08:00-20:00 200 MB/s`; `0` pauses.",
+    )
+    max_restore_rate: str = setting(
+        RATE,
+        "",
+        "The most that restores read, from remotes and peers together: `1 GB/s`; empty for no "
+        "limit.",
     )
     durable_every: int = setting(
         whole(1), 1, "Only steps divisible by it are drained; the others are local-only."

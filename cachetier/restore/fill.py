@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 
 from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.clock import Clock
+from cachetier_client.io.digests import BLOCK_BYTES
 from cachetier_client.units import shown_size
 
 from cachetier import callers
@@ -36,6 +37,7 @@ from cachetier.restore.arrivals import Arrivals, Arriving
 from cachetier.restore.filling import Filling
 from cachetier.restore.link import Link
 from cachetier.restore.one_fetch import FetchRoute, OneFetch
+from cachetier.restore.pace import RestorePace
 from cachetier.restore.readahead import Neighbours, ReadAhead
 from cachetier.restore.remote_shard import Range, RemoteShard
 from cachetier.restore.replica_choice import Sources
@@ -68,6 +70,7 @@ class Refill:
         link: Link,
         *,
         room: Room,
+        pace: RestorePace,
         one_fetch: OneFetch | None = None,
         on_restored: Callable[[Shard], None] = lambda _shard: None,
     ) -> None:
@@ -76,6 +79,7 @@ class Refill:
         self._clock = clock
         self._room = room
         self._one_fetch = one_fetch
+        self._pace = pace
         self._on_restored = on_restored
         self._link = link
         self._turn = zlib.crc32(store.store_id.encode())  # other nodes have others
@@ -177,6 +181,7 @@ class Refill:
         keep = keep or shard.state is ShardState.QUARANTINED or self._room.keeps()
         arriving = self.arrivals.of(shard.version)
         with ExitStack() as held:
+            held.enter_context(self._pace.wanting([shard]))
             route = None
             if self._one_fetch is not None:
                 route = self._one_fetch.route(shard)
@@ -226,7 +231,7 @@ class Refill:
         bring = partial(self._fill_range, filling, shard, source, shared)
         turn, slots = self._turn, source.slots
         if shared is not None:  # all nodes want the same at the same time
-            turn, slots = 0, shared.slots
+            turn, slots = 0, shared.one_fetch.slots
         # Returns when nobody writes any more: the descriptor may be closed then.
         self._link.each(bring, source.ranges(turn), slots)
         filling.cut(shard.content.size_bytes)
@@ -244,6 +249,7 @@ class Refill:
         try:
             with self._frames if in_memory else nullcontext():
                 read(wanted, filling.write, filling.came)
+            self._pace.came(shard.version, len(wanted.sizes) * BLOCK_BYTES)
         except IntegrityError as error:
             raise IntegrityError(error.message, **shard.context) from error
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cachetier_client.bucket_format.stored import Stored
-from cachetier_client.clock import Clock
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, digest_of
 
 from cachetier.errors import CachetierError, NotFoundError, StoppingError, TransientError
@@ -32,6 +31,7 @@ from cachetier.model.shard import Shard
 from cachetier.remote.base import Into, ObjectStore, room_of
 from cachetier.remote.fair_slots import FairSlots
 from cachetier.remote.wrapped import WrappedObjectStore
+from cachetier.restore.pace import RestorePace
 from cachetier.restore.remote_shard import Range, RemoteShard, Write
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -215,15 +215,16 @@ class OneFetch:
     Args:
         peers: Who they are.
         objects: The durable remote, for documents.
-        clock: For what is remembered for a while.
+        pace: Of what peers send; its clock says for how long something is remembered.
     """
 
-    def __init__(self, peers: Peers, objects: ObjectStore, clock: Clock) -> None:
+    def __init__(self, peers: Peers, objects: ObjectStore, pace: RestorePace) -> None:
         self.flights = Flights()
+        self.pace = pace
         self.slots = FairSlots(lambda: ROUTED_AT_ONCE)
-        self._peers = peers
+        self.peers = peers
         self._objects = objects
-        self._clock = clock
+        self._clock = pace.clock
         self._lock = threading.Lock()
         self._turn = threading.Lock()  # of those who ask what peers hold
         self._held: dict[tuple[str, int, str, str], tuple[Collection[str], float]] = {}
@@ -239,7 +240,7 @@ class OneFetch:
 
     def route(self, shard: Shard) -> FetchRoute | None:
         """Return whom to ask for ``shard``; None if there is nobody beside the remotes."""
-        peers = {} if is_mount(shard.run) else {each.name: each for each in self._peers.answering()}
+        peers = {} if is_mount(shard.run) else {each.name: each for each in self.peers.answering()}
         if not peers:
             return None
         save = shard.run, shard.step, shard.save_id
@@ -258,14 +259,14 @@ class OneFetch:
             for key in old:
                 del self._held[key]
             holders = {name for name in peers if shard.name in self._held[*save, name][0]}
-        return FetchRoute(shard, peers, holders, self._peers, self.flights, self.slots)
+        return FetchRoute(shard, peers, holders, self)
 
     def _held_by(self, save: tuple[str, int, str]) -> Callable[[PeerNode], Collection[str]]:
         def ask(peer: PeerNode) -> Collection[str]:
             try:
                 return frozenset(peer.held_shards(*save))
             except CachetierError as error:
-                self._peers.failed(peer, error)
+                self.peers.failed(peer, error)
                 return ()
 
         return ask
@@ -277,13 +278,13 @@ class OneFetch:
 
         Raises as ``ObjectStore.get`` does.
         """
-        peers = {each.name: each for each in self._peers.answering()}
-        first = ranked(key, [self._peers.name, *peers])[0]
+        peers = {each.name: each for each in self.peers.answering()}
+        first = ranked(key, [self.peers.name, *peers])[0]
         if first in peers:
             try:
                 body = peers[first].document(key, digest)
             except CachetierError as error:
-                self._peers.failed(peers[first], error)
+                self.peers.failed(peers[first], error)
             else:
                 if digest_of(body) == digest:
                     return body
@@ -309,31 +310,32 @@ class FetchRoute:
     shard: Shard
     peers: dict[str, PeerNode]
     holders: set[str]
-    known: Peers
-    flights: Flights
-    slots: FairSlots
+    one_fetch: OneFetch
     skipped: set[str] = field(default_factory=set)
 
     def bring(
         self, source: RemoteShard, wanted: Range, write: Write, came: Callable[[int], None]
     ) -> None:
         """Have a range written as ``RemoteShard.bring`` does, by a peer or from ``source``."""
-        content = self.shard.content
+        content, pace, peers = self.shard.content, self.one_fetch.pace, self.one_fetch.peers
         for peer, held in self._order(wanted.first_block):
+            there = _AtPeer(source.objects, peer, self.shard, held)
+            copy = RemoteShard(there, peer.name, content, Stored.raw(content), peer.name)
+            blocks = copy.blocks(wanted.first_block, len(wanted.sizes))
+            pace.await_turn(sum(blocks.sizes))
             try:
-                there = _AtPeer(source.objects, peer, self.shard, held)
-                copy = RemoteShard(there, peer.name, content, Stored.raw(content), peer.name)
-                copy.bring(copy.blocks(wanted.first_block, len(wanted.sizes)), write, came)
+                copy.bring(blocks, write, came)
             except NotFoundError:
                 self.holders.discard(peer.name)
             except CachetierError as error:
                 self.skipped.add(peer.name)
-                self.known.failed(peer, error)
+                peers.failed(peer, error)
                 ids = {"run": self.shard.run, "step": self.shard.step, "name": self.shard.name}
                 tell(log, events.PEER_SKIPPED, peer=peer.name, reason=error.message, **ids)
             else:
+                pace.count("peers", sum(blocks.sizes))
                 return
-        flight = self.flights.of(self.shard, source, wanted)
+        flight = self.one_fetch.flights.of(self.shard, source, wanted)
         for number in range(wanted.first_block, wanted.first_block + len(wanted.sizes)):
             while (block := flight.block(number, LOOK_SECONDS)) is None:
                 pass  # whoever reads it gives up in the end: see its policy
@@ -354,14 +356,14 @@ class FetchRoute:
     def _order(self, first_block: int) -> Iterator[tuple[PeerNode, bool]]:
         """Yield whom to ask before this node fetches a range, and whether for its disk alone."""
         what = f"{self.shard.run}/{self.shard.step}/{self.shard.save_id}/{self.shard.name}"
-        own, tried = self.known.name, 0
-        order = ranked(f"{what}/{first_block}", [own, *self.peers])
+        this, tried = self.one_fetch.peers, 0
+        order = ranked(f"{what}/{first_block}", [this.name, *self.peers])
         near = sorted(
             self.holders & self.peers.keys(),
-            key=lambda name: (self.peers[name].domain != self.known.domain, order.index(name)),
+            key=lambda name: (self.peers[name].domain != this.domain, order.index(name)),
         )
         for name, held in [(each, True) for each in near] + [
-            (each, False) for each in order[: order.index(own)]
+            (each, False) for each in order[: order.index(this.name)]
         ]:
             if name in self.skipped or (held and name not in self.holders):
                 continue

@@ -30,6 +30,7 @@ from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Remote
 from cachetier.restore.mounted import MountedObjects
+from cachetier.restore.pace import RestorePace
 from cachetier.restore.remote_shard import RemoteShard
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
@@ -170,6 +171,7 @@ class Sources:
         replicas: Replicas = NO_REPLICAS,
         mounted: MountedObjects | None = None,
         absences: Absences | None = None,
+        pace: RestorePace | None = None,
     ) -> None:
         """Find copies of shards at ``durable`` and ``replicas``, of pieces by ``mounted``."""
         self._store = store
@@ -177,6 +179,7 @@ class Sources:
         self._remotes = (*replicas.remotes, durable)
         self._on_passed_over = replicas.on_passed_over
         self.absences = absences or Absences(clock)
+        self._pace = pace or RestorePace(clock)
         self._looks = Looks(clock)
 
     def of(self, shard: Shard) -> list[RemoteShard]:
@@ -186,9 +189,12 @@ class Sources:
         """
         if is_mount(shard.run):
             piece = self._mounted.copy_of(shard) if self._mounted is not None else None
-            return [piece] if piece is not None else []
-        found = [copy for remote in self._remotes if (copy := self._at(remote, shard)) is not None]
-        return sorted(found, key=lambda copy: self.absences.away(copy.remote))
+            found = [piece] if piece is not None else []
+        else:
+            at_each = (self._at(remote, shard) for remote in self._remotes)
+            found = [copy for copy in at_each if copy is not None]
+        found.sort(key=lambda copy: self.absences.away(copy.remote))
+        return [self._pace.paced(copy) for copy in found]
 
     def first(self, shard: Shard, read: Callable[[RemoteShard], Result]) -> Result:
         """Return what ``read`` makes of the nearest copy of ``shard`` that is there and sound.

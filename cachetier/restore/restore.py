@@ -39,6 +39,7 @@ from cachetier.restore.knowledge import Knowledge, Stale, max_age_of
 from cachetier.restore.link import Link
 from cachetier.restore.mounted import MountedObjects
 from cachetier.restore.one_fetch import OneFetch
+from cachetier.restore.pace import RestorePace
 from cachetier.restore.published import FoundStep, PublishedSteps
 from cachetier.restore.readahead import RangeReads, RemoteBlocks
 from cachetier.restore.replica_choice import NO_REPLICAS, Replicas, Sources, is_missing
@@ -109,6 +110,7 @@ class Restore:
         mounted: Knows where the pieces of objects of the S3 door are.
         listener: Hears of what is read.
         one_fetch: Shares the restores of several nodes.
+        pace: Of all that is read.
     """
 
     def __init__(  # noqa: PLR0913 - what a restore is put together from
@@ -124,6 +126,7 @@ class Restore:
         mounted: MountedObjects | None = None,
         listener: RestoreListener = NOBODY,
         one_fetch: OneFetch | None = None,
+        pace: RestorePace | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -131,7 +134,8 @@ class Restore:
         durable = Remote(remote, bucket)
         self.knowledge = knowledge or Knowledge(store, durable, clock)
         absences = self.knowledge.absences
-        self.sources = Sources(store, durable, clock, replicas, mounted, absences)
+        self.pace = pace or RestorePace(clock)
+        self.sources = Sources(store, durable, clock, replicas, mounted, absences, self.pace)
         self.published = PublishedSteps(store, durable, replicas.remotes, knowledge=self.knowledge)
         self._adoption = Adoption(store, durable, self.published, clock)
         self._range_reads = RangeReads()
@@ -144,11 +148,13 @@ class Restore:
             self.link,
             room=room,
             one_fetch=one_fetch,
+            pace=self.pace,
             on_restored=listener.on_restored,
         )
 
     def close(self) -> None:
         """Let the range readers go, and ask nothing more."""
+        self.pace.close()
         self._refill.close()
         self.knowledge.close()
         if self.one_fetch is not None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from cachetier_client.clock import Clock
 from cachetier_client.transport.tls import context_of_environment
 
 from cachetier.config.settings import Settings, address_of_door
@@ -22,6 +21,7 @@ from cachetier.remote.bucket import Bucket
 from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.restore.one_fetch import OneFetch
+from cachetier.restore.pace import RestorePace
 from cachetier.restore.restore import Restore
 from cachetier.tls import Tls, TlsFiles
 
@@ -89,7 +89,7 @@ class NodePeers:
 
 
 def peers_of(
-    settings: Settings, store: Store, bucket: Bucket, remote: RemoteSettings, clock: Clock
+    settings: Settings, store: Store, bucket: Bucket, remote: RemoteSettings, pace: RestorePace
 ) -> NodePeers | None:
     """Return the peers that the settings list, if any; documents of ``bucket`` come from them too.
 
@@ -108,7 +108,7 @@ def peers_of(
     def open_peer(host: str, address: str, port: int) -> HttpPeer:
         return HttpPeer(host, (address, port), headers, trust.context, source)
 
-    membership = Membership(listed.nodes, own, open_peer, clock)
-    one_fetch = OneFetch(membership, bucket.objects, clock)
+    membership = Membership(listed.nodes, own, open_peer, pace.clock)
+    one_fetch = OneFetch(membership, bucket.objects, pace)
     bucket.document = one_fetch.document
     return NodePeers(membership, one_fetch, here, trust, bucket)

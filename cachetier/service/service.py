@@ -70,6 +70,7 @@ from cachetier.service.wiring import (
     refuse_own_door,
     remotes_of,
     restore_listener,
+    restore_pace,
     s3_offer,
     tls_of,
     who_may,
@@ -231,7 +232,8 @@ class Service:
         ingest = self._ingest(knowledge)
         self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
         self._passed_over = PassedOverCopies(self.metrics.passed_over)
-        self._peers = peers_of(settings, store, self._bucket, self._remote, clock)
+        pace = restore_pace(settings, self._drain.queue.phases, clock)
+        self._peers = peers_of(settings, store, self._bucket, self._remote, pace)
         self._restore = Restore(
             store,
             self._bucket,
@@ -243,6 +245,7 @@ class Service:
             mounted=mounted,
             listener=restore_listener(evictor, self.metrics),
             one_fetch=None if self._peers is None else self._peers.one_fetch,
+            pace=pace,
         )
         self.objects = objects_of(
             mounted,
@@ -272,6 +275,7 @@ class Service:
             flow=self.metrics.flow,
             access=self._access,
             answers=self._answers,
+            restore=self._restore.pace.figures,
             markers=self._ordering.waiting,
         )
 

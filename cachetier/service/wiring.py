@@ -29,6 +29,7 @@ from cachetier.local.catalog.connection import created_at
 from cachetier.local.catalog.figures import held_by_run
 from cachetier.local.recovery import lock_directory
 from cachetier.local.store import Store
+from cachetier.model.bandwidth import parsed_rate
 from cachetier.model.compression import Rules
 from cachetier.model.names import DURABLE
 from cachetier.notifier import Changes
@@ -42,6 +43,7 @@ from cachetier.remote.scheme import RemoteServer, scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.knowledge import Knowledge
+from cachetier.restore.pace import RestorePace
 from cachetier.restore.restore import RestoreListener
 from cachetier.steps.incidents import Incidents
 from cachetier.telemetry import events
@@ -226,6 +228,13 @@ def restore_listener(evictor: Evictor, metrics: Metrics) -> RestoreListener:
         on_restored=lambda shard: metrics.restored_bytes.inc(shard.content.size_bytes),
         on_range_read=metrics.range_read_bytes.inc,
     )
+
+
+def restore_pace(settings: Settings, phases: Phases, clock: Clock) -> RestorePace:
+    """Return the pace of restores: they give way while ranks say that they train."""
+    limit = settings.max_restore_rate
+    rate = parsed_rate(limit) if limit else None
+    return RestorePace(clock, rate, lambda: phases.hints().busy_ranks > 0)
 
 
 def s3_offer(

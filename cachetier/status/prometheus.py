@@ -42,6 +42,8 @@ def points_of_service(now: ServiceSnapshot) -> Mapping[str, Points]:
         "remote_refused": any(drain.remote.state == "refused" for _, drain in drains[:1]),
         "drain_restarts": sum(drain.restarts for _, drain in drains),
         "drain_slowed_seconds": sum(drain.slowed_seconds for _, drain in drains),
+        "restore_wanted_bytes": now.restore.wanted_bytes,
+        "restore_done_bytes": now.restore.done_bytes,
     }
     states = [
         ((name, state), float(state == drain.remote.state))
@@ -54,7 +56,16 @@ def points_of_service(now: ServiceSnapshot) -> Mapping[str, Points]:
         else [((), figure(drain)) for _, drain in drains[:1]]
         for series, figure in _OF_EACH_DRAIN.items()
     }
-    return {**of_drains, **_plain(plain), "remote_state": states}
+    read = now.restore.from_peers_bytes, now.restore.from_remotes_bytes
+    return {
+        **of_drains,
+        **_plain(plain),
+        "remote_state": states,
+        "restore_read_bytes": list(zip((("peers",), ("remotes",)), read, strict=True)),
+        "restore_eta_seconds": [((), now.restore.eta_seconds)]
+        if now.restore.eta_seconds is not None
+        else [],
+    }
 
 
 def points_of_catalog(now: NodeSnapshot) -> Mapping[str, Points]:

@@ -14,6 +14,7 @@ from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.store import Store
 from cachetier.objects.cluster import WaitingMarker
 from cachetier.remote.answers import Answers
+from cachetier.restore.pace import RestoreFigures
 from cachetier.status.snapshot import NodeSnapshot, ServiceSnapshot, snapshot_of
 from cachetier.status.status import status_of
 from cachetier.status.warnings import Machine
@@ -51,13 +52,14 @@ class NodeReport:
         flow: Callable[[], Mapping[str, int]],
         access: Access,
         answers: Mapping[str, Answers],
+        restore: Callable[[], RestoreFigures],
         markers: Callable[[], Sequence[WaitingMarker]] = tuple,
     ) -> None:
         """A report; ``warnings`` adds what readers found, ``flow`` what went through.
 
         ``access`` knows what principals have of their quotas, and who shares the service's user;
-        ``answers``, by remote, what requests of people met there; ``markers`` are those that wait
-        for other nodes.
+        ``answers``, by remote, what requests of people met there; ``restore`` says how far restores
+        are; ``markers`` are those that wait for other nodes.
         """
         self._store = store
         self._clock = clock
@@ -68,6 +70,7 @@ class NodeReport:
         self._flow = flow
         self._access = access
         self._answers = answers
+        self._restore = restore
         self._markers = markers
         self._doors: Sequence[Door] = ()
         self._addresses = Addresses("", None)
@@ -106,6 +109,7 @@ class NodeReport:
             exposure_objective_seconds=machine.exposure_objective_seconds,
             started_at=machine.started_at,
             drains=drains,
+            restore=self._restore(),
         )
 
     def node(self) -> NodeSnapshot:

@@ -24,6 +24,7 @@ from cachetier.local.catalog.figures import (
 from cachetier.local.open_files import Lent
 from cachetier.local.store import Store
 from cachetier.objects.cluster import WaitingMarker
+from cachetier.restore.pace import RestoreFigures
 from cachetier.status import exposure
 from cachetier.status.exposure import IncompleteSaves, RunExposure
 
@@ -47,6 +48,7 @@ class ServiceSnapshot:
     exposure_objective_seconds: float = 0.0
     started_at: float = 0.0
     drains: Mapping[str, DrainSnapshot] = field(default_factory=dict)
+    restore: RestoreFigures = field(default_factory=RestoreFigures)
 
 
 @dataclass(frozen=True, slots=True)

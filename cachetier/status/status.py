@@ -87,6 +87,7 @@ def _figures(node: NodeSnapshot) -> dict[str, Any]:
         "incomplete": asdict(node.incomplete),
         "eta_seconds": node.remotes[0].eta_seconds,
         "connections": service.open_connections,
+        "restore": asdict(service.restore),
         "principals": list(node.principals),
     }
 

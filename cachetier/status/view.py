@@ -128,16 +128,27 @@ def tiles(status: Status, rates: Rates) -> list[Tile]:
     oldest = f", oldest {shown_span(status['oldest_dirty_seconds'])}" if backlog else ""
     puts_wait = f"puts wait for {shown_size(waits)}" if waits else "no put waits"
     running = status["drain"].get("pid")
-    clean = f"{shown_size(status['clean_bytes'])} clean here"
     shards = counted(status["dirty_shards"], "shard")
     return [
         Tile("Acknowledged", speed(rates.put), puts_wait, BAD if waits else ""),
         Tile("Drained", speed(rates.drained), _drain_note(status["drain"]), "" if running else BAD),
         Tile("Backlog", shown_size(backlog), f"{shards}{oldest}"),
         Tile("Sent in", eta(status["eta_seconds"]), counted(status["pending_steps"], "step")),
-        Tile("Restored", speed(rates.restored), clean),
+        Tile("Restored", speed(rates.restored), _restore_note(status)),
         Tile("Cache", f"{100 * share:.0f} %", f"of {shown_size(capacity)}", share=share),
     ]
+
+
+def _restore_note(status: Status) -> str:
+    """Say how far the restores are that run, or how much is here without any."""
+    now = status.get("restore", {"wanted_bytes": 0})
+    if not now["wanted_bytes"]:
+        return f"{shown_size(status['clean_bytes'])} clean here"
+    done, wanted = shown_size(now["done_bytes"]), shown_size(now["wanted_bytes"])
+    peers = now["from_peers_bytes"]
+    of_peers = f", {100 * peers / (peers + now['from_remotes_bytes']):.0f} % from peers"
+    left = "" if now["eta_seconds"] is None else f", done in {shown_span(now['eta_seconds'])}"
+    return f"{done} of {wanted}{left}{of_peers if peers else ''}"
 
 
 def _drain_note(drain: Status) -> str:

@@ -206,7 +206,10 @@ class WholeSteps:
         names = {each.name for each in wanted}
         known = self._known(found).values()
         shards = [each for each in known if each.name in names and each.lacks_bytes]
-        with ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="whole-step") as threads:
+        with (
+            self._restore.pace.wanting(shards),
+            ThreadPoolExecutor(SHARDS_AT_ONCE, thread_name_prefix="whole-step") as threads,
+        ):
             list(threads.map(self._bring_one, shards))  # raises the first failure
         return shards
 

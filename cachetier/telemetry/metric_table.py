@@ -169,6 +169,27 @@ _FLOW = (
         "reason",
         "remote",
     ),
+    _counter(
+        "restore_read_bytes",
+        "Bytes that restores read, for this node and for peers that asked it: `source` is `peers` "
+        "or `remotes`.",
+        "source",
+    ),
+    _gauge(
+        "restore_wanted_bytes",
+        "Bytes of the restores that run; 0 without any.",
+        status="restore.wanted_bytes",
+    ),
+    _gauge(
+        "restore_done_bytes",
+        "Bytes of these that are here.",
+        status="restore.done_bytes",
+    ),
+    _gauge(
+        "restore_eta_seconds",
+        "Until all of them are here; 0 without any, absent while nobody can tell.",
+        status="restore.eta_seconds",
+    ),
     _counter("range_read_bytes", "Bytes of remote shards read in parts, and not kept here."),
 )
 

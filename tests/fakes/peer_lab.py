@@ -20,6 +20,7 @@ from cachetier.remote.bucket import Bucket
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from cachetier.restore.fill import Room
 from cachetier.restore.one_fetch import OneFetch, PeerNode, WantedBlocks, ranked
+from cachetier.restore.pace import RestorePace
 from cachetier.restore.restore import Restore
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.fake_drain import REMOTE
@@ -104,11 +105,18 @@ class LabNode:
         self.node = Node(cache_dir, self.objects, clock, vfs=vfs)
         self.node.restore.close()
         bucket = Bucket(self.objects, Layout("tier"))
-        self.one_fetch = OneFetch(self, self.objects, clock)
+        pace = RestorePace(clock)
+        self.one_fetch = OneFetch(self, self.objects, pace)
         bucket.document = self.one_fetch.document
         room = Room(lambda: None)
         self.restore = Restore(
-            self.node.store, bucket, clock, remote=REMOTE, room=room, one_fetch=self.one_fetch
+            self.node.store,
+            bucket,
+            clock,
+            remote=REMOTE,
+            room=room,
+            one_fetch=self.one_fetch,
+            pace=pace,
         )
         self.answers = PeerAnswers(self.node.store, self.restore, self.one_fetch, bucket.layout)
 

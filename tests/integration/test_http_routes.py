@@ -181,6 +181,7 @@ STATUS_KEYS = {
         "eta_seconds",
         "waiting_markers",
         "flow",
+        "restore",
     ),
 }
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 
+from cachetier.restore.pace import RestoreFigures
 from cachetier.status import view
 from cachetier.status.rates import Rates
 from cachetier.status.view import TableCell
@@ -72,6 +75,13 @@ def test_tiles_say_rates_and_backlog() -> None:
     assert tiles["Acknowledged"].value == "400 MB/s"
     assert tiles["Backlog"].value == "30.0 GB"
     assert tiles["Restored"].note == "60.0 GB clean here"
+
+
+def test_a_restore_says_how_far_it_is_and_where_it_reads() -> None:
+    figures = RestoreFigures(6 * 10**9, 2 * 10**9, 16 * 10**9, 4 * 10**9, 12.0)
+    status = answer(restore=asdict(figures))
+    (tile,) = (each for each in view.tiles(status, Rates()) if each.label == "Restored")
+    assert tile.note == "4.0 GB of 16.0 GB, done in 12 s, 75 % from peers"
 
 
 def test_while_a_node_is_exposed_nothing_on_it_is_said_to_be_durable_now() -> None:
