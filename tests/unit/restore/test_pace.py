@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import cast
 
-import pytest
 from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.io.digests import BLOCK_BYTES
 
