@@ -20,13 +20,13 @@ LOOK_SECONDS = 0.5
 NOBODY = "unknown"
 
 
-class Connection(Protocol):
+class OpenSocket(Protocol):
     """A socket, or what asyncio shows of one; closed, its number is negative."""
 
     def fileno(self) -> int: ...
 
 
-class Caller(Protocol):
+class DoorCaller(Protocol):
     """Somebody whom a door let in."""
 
     @property
@@ -41,12 +41,12 @@ class Caller(Protocol):
         """The caller as a person reads it."""
 
 
-_connection: ContextVar[Connection | None] = ContextVar("connection", default=None)
-_caller: ContextVar[Caller | None] = ContextVar("caller", default=None)
+_connection: ContextVar[OpenSocket | None] = ContextVar("connection", default=None)
+_caller: ContextVar[DoorCaller | None] = ContextVar("caller", default=None)
 
 
 @contextmanager
-def working_for(connection: Connection | None, caller: Caller | None = None) -> Iterator[None]:
+def working_for(connection: OpenSocket | None, caller: DoorCaller | None = None) -> Iterator[None]:
     """Do inside what ``caller`` asked for by ``connection``."""
     tokens = _connection.set(connection), _caller.set(caller)
     try:
@@ -100,7 +100,7 @@ def wait_for(
     return changed.wait_for(reached, timeout_seconds)
 
 
-def is_gone(connection: Connection | None) -> bool:
+def is_gone(connection: OpenSocket | None) -> bool:
     """Return whether the peer has hung up, by the kernel's word."""
     if connection is None:
         return False

@@ -9,23 +9,23 @@ from cachetier.model.lifecycle import (
     TABLES,
     CopyEvent,
     CopyState,
-    Event,
     ObjectEvent,
     ObjectState,
     PartEvent,
     PartState,
+    RowEvent,
+    RowState,
     SaveEvent,
     SaveState,
     ShardEvent,
     ShardState,
-    State,
 )
 from tools.pages import DOCS, with_parts
 
 PAGE = DOCS / "states.md"
 
 # The states in which rows begin, by what makes them.
-_BEGINNINGS: Mapping[type[Event], Mapping[State, str]] = {
+_BEGINNINGS: Mapping[type[RowEvent], Mapping[RowState, str]] = {
     SaveEvent: {
         SaveState.OPEN: "first put or seal",
         SaveState.LOCAL_ONLY: "first put or seal, by policy",
@@ -56,16 +56,16 @@ def documents() -> dict[Path, str]:
     return {PAGE: with_parts(PAGE, parts)}
 
 
-def _diagram(events: type[Event]) -> str:
+def _diagram(events: type[RowEvent]) -> str:
     lines = "\n".join(f"    {line}" for line in _arrows(events))
     return f"```mermaid\nstateDiagram-v2\n{lines}\n```"
 
 
-def _arrows(events: type[Event]) -> Iterator[str]:
+def _arrows(events: type[RowEvent]) -> Iterator[str]:
     """Yield the arrows between two states, each with all events that go along it."""
     for state, made_by in _BEGINNINGS[events].items():
         yield f"[*] --> {state}: {made_by}"
-    labels: dict[tuple[State, State], list[Event]] = {}
+    labels: dict[tuple[RowState, RowState], list[RowEvent]] = {}
     for event, moves in TABLES[events][1].items():
         for before, reached in moves.items():
             if before is not reached:

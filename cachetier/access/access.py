@@ -12,7 +12,7 @@ from typing import Any
 from cachetier.access.audit import Audit
 from cachetier.access.principals import OWNER, SCRAPER, Caller, Principal
 from cachetier.access.quotas import Quotas
-from cachetier.access.roles import OPERATIONS, Extent, Need
+from cachetier.access.roles import OPERATIONS, Need, Scope
 from cachetier.access.s3_keys import S3Keys
 from cachetier.access.sessions import Sessions
 from cachetier.access.tokens import Token, Tokens
@@ -225,8 +225,8 @@ _HINT = "`cachetier whoami` says what this principal may do; [[principal]] in th
 def _refusal(principal: Principal, operation: str, need: Need, run: str | None) -> str:
     if not principal.role.covers(need.role):
         return f"{principal.name} has the role {principal.role}; {operation} needs {need.role}"
-    if run is None or need.extent is Extent.NODE:
-        advice = ": name one" if need.extent is Extent.RUN_OR_NODE else ""
+    if run is None or need.extent is Scope.NODE:
+        advice = ": name one" if need.extent is Scope.RUN_OR_NODE else ""
         return f"{operation} is about all runs; {principal.name} may touch only some{advice}"
     if operation.startswith("s3_"):  # they named a key, and not whose mount it lies in
         return f"{principal.name} may not touch what lies there"

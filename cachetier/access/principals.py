@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cachetier_client.identity.names import MOUNT_MARK, base_run
 
-from cachetier.access.roles import Extent, Need, Role
+from cachetier.access.roles import Need, Role, Scope
 from cachetier.parsers import network_of
 
 EVERY_RUN = ("*",)
@@ -66,9 +66,9 @@ class Principal:
         """Return whether it may do what has ``need``, on ``run``."""
         if not self.role.covers(need.role):
             return False
-        if need.extent is Extent.OWN:
+        if need.extent is Scope.OWN:
             return True
-        of_node = need.extent is Extent.NODE or run is None
+        of_node = need.extent is Scope.NODE or run is None
         return self.sees_all if of_node else self.sees(run or "")
 
     def is_peer(self, socket: Path | None, uid: int, gids: Collection[int]) -> bool:

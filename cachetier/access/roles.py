@@ -25,7 +25,7 @@ class Role(StrEnum):
 _ORDER = tuple(Role)
 
 
-class Extent(Enum):
+class Scope(Enum):
     """What an operation is about.
 
     ``RUN``: the run that it names. ``NODE``: all runs, whatever it names. ``RUN_OR_NODE``: the run
@@ -44,33 +44,33 @@ class Need:
     """What an operation needs; ``audited``: whether the audit log has it when it goes well."""
 
     role: Role
-    extent: Extent
+    extent: Scope
     audited: bool = False
 
 
-_READ_RUN = Need(Role.READ, Extent.RUN)
-_WRITE_RUN = Need(Role.WRITE, Extent.RUN, audited=True)
-_HINT = Need(Role.WRITE, Extent.OWN)  # of a rank, about itself
-_ADMIN = Need(Role.ADMIN, Extent.NODE, audited=True)
+_READ_RUN = Need(Role.READ, Scope.RUN)
+_WRITE_RUN = Need(Role.WRITE, Scope.RUN, audited=True)
+_HINT = Need(Role.WRITE, Scope.OWN)  # of a rank, about itself
+_ADMIN = Need(Role.ADMIN, Scope.NODE, audited=True)
 
 OPERATIONS: Mapping[str, Need] = {
     "put": _WRITE_RUN,
-    "begin": Need(Role.WRITE, Extent.RUN),
+    "begin": Need(Role.WRITE, Scope.RUN),
     # What is staged belongs to the connection that was let begin it.
-    "extend": Need(Role.WRITE, Extent.OWN),
-    "commit": Need(Role.WRITE, Extent.OWN, audited=True),
-    "abort": Need(Role.WRITE, Extent.OWN),
+    "extend": Need(Role.WRITE, Scope.OWN),
+    "commit": Need(Role.WRITE, Scope.OWN, audited=True),
+    "abort": Need(Role.WRITE, Scope.OWN),
     "seal": _WRITE_RUN,
     "abort_rank": _WRITE_RUN,
     "delete_shard": _WRITE_RUN,
     "delete_step": _WRITE_RUN,
     "pin": _WRITE_RUN,
     "unpin": _WRITE_RUN,
-    "flush": Need(Role.WRITE, Extent.RUN_OR_NODE, audited=True),
-    "open": Need(Role.READ, Extent.RUN, audited=True),
-    "restore_step": Need(Role.READ, Extent.RUN, audited=True),
-    "arrived": Need(Role.READ, Extent.RUN),
-    "read_block": Need(Role.READ, Extent.RUN, audited=True),
+    "flush": Need(Role.WRITE, Scope.RUN_OR_NODE, audited=True),
+    "open": Need(Role.READ, Scope.RUN, audited=True),
+    "restore_step": Need(Role.READ, Scope.RUN, audited=True),
+    "arrived": Need(Role.READ, Scope.RUN),
+    "read_block": Need(Role.READ, Scope.RUN, audited=True),
     "verify": _READ_RUN,
     "wait": _READ_RUN,
     "steps": _READ_RUN,
@@ -79,23 +79,23 @@ OPERATIONS: Mapping[str, Need] = {
     "unflushed": _READ_RUN,
     "step": _READ_RUN,
     "objects": _READ_RUN,  # of a mount, which is what a run is elsewhere
-    "runs": Need(Role.READ, Extent.OWN),
-    "pins": Need(Role.READ, Extent.OWN),
-    "incidents": Need(Role.READ, Extent.OWN),
-    "whoami": Need(Role.SCRAPE, Extent.OWN),
-    "status": Need(Role.READ, Extent.NODE),
-    "metrics": Need(Role.SCRAPE, Extent.NODE),
+    "runs": Need(Role.READ, Scope.OWN),
+    "pins": Need(Role.READ, Scope.OWN),
+    "incidents": Need(Role.READ, Scope.OWN),
+    "whoami": Need(Role.SCRAPE, Scope.OWN),
+    "status": Need(Role.READ, Scope.NODE),
+    "metrics": Need(Role.SCRAPE, Scope.NODE),
     # Of the S3 door, where a mount is what a run is elsewhere.
-    "s3_buckets": Need(Role.READ, Extent.OWN),
-    "s3_get": Need(Role.READ, Extent.RUN, audited=True),
+    "s3_buckets": Need(Role.READ, Scope.OWN),
+    "s3_get": Need(Role.READ, Scope.RUN, audited=True),
     "s3_head": _READ_RUN,
     "s3_list": _READ_RUN,
     "s3_put": _WRITE_RUN,
     "s3_delete": _WRITE_RUN,
-    "s3_delete_objects": Need(Role.WRITE, Extent.RUN),  # each key of it is an ``s3_delete``
+    "s3_delete_objects": Need(Role.WRITE, Scope.RUN),  # each key of it is an ``s3_delete``
     "s3_upload": _WRITE_RUN,
     "s3_settle": _WRITE_RUN,
-    "s3_key_create": Need(Role.READ, Extent.OWN, audited=True),  # for others: an admin
+    "s3_key_create": Need(Role.READ, Scope.OWN, audited=True),  # for others: an admin
     "phase": _HINT,
     "fallback": _HINT,
     "collect": _ADMIN,
@@ -103,8 +103,8 @@ OPERATIONS: Mapping[str, Need] = {
     "leave": _ADMIN,
     "drain_retry": _ADMIN,
     "drain_rate": _ADMIN,
-    "link_create": Need(Role.READ, Extent.OWN, audited=True),  # a session shows runs and events
+    "link_create": Need(Role.READ, Scope.OWN, audited=True),  # a session shows runs and events
     "token_create": _ADMIN,
-    "token_list": Need(Role.ADMIN, Extent.NODE),
+    "token_list": Need(Role.ADMIN, Scope.NODE),
     "token_revoke": _ADMIN,
 }

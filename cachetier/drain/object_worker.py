@@ -23,7 +23,7 @@ from cachetier.drain.upload.journal import Journal, ReportedJournal
 from cachetier.drain.upload.objects import ObjectTarget, SupersededError, delete_object
 from cachetier.drain.upload.source import ShardSource, opened_source
 from cachetier.drain.upload.stopwatch import TimedObjectStore, timed
-from cachetier.drain.upload.target import ConflictError, Found, RefusedKeyError
+from cachetier.drain.upload.target import ConflictError, RefusedKeyError, VerifiedObject
 from cachetier.drain.upload.uploader import Span, Upload, UploadContext
 from cachetier.errors import NotFoundError, RemoteError
 from cachetier.model.packs import Member
@@ -107,7 +107,7 @@ class ObjectWorker:
             delete_object(context, target)
             return ""
         if opened.damaged:  # the bucket may make up for it
-            if isinstance(target.look(context.store, context.buffers.lend), Found):
+            if isinstance(target.look(context.store, context.buffers.lend), VerifiedObject):
                 raise SupersededError("the bucket has it, and its bytes here are damaged")
             raise ConflictError("its bytes are damaged here, and the bucket does not have it")
         spans = [Span(each.size_bytes, partial(self._opened, each)) for each in opened.pieces]

@@ -20,7 +20,7 @@ from cachetier.drain.messages import LocalShard
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.journal import Journal
 from cachetier.drain.upload.source import InlineSource, Lend, ShardSource, opened_source
-from cachetier.drain.upload.target import ConflictError, Found, UploadTarget, is_verified
+from cachetier.drain.upload.target import ConflictError, UploadTarget, VerifiedObject, is_verified
 from cachetier.drain.upload.uploader import Span, Upload, UploadContext
 from cachetier.errors import CachetierError
 from cachetier.fsck.catalog_lookup import CatalogLookup
@@ -52,7 +52,7 @@ class _AsDescribed(UploadTarget):
         lend: Lend,
         _sent: Stored | None = None,
         _answered: str | None = None,
-    ) -> Found | Condition:
+    ) -> VerifiedObject | Condition:
         raw, info = Stored.raw(self.content), store.head(self.key)
         if info is None:
             return IF_ABSENT
@@ -61,7 +61,7 @@ class _AsDescribed(UploadTarget):
             raise CannotResendError(f"{self.key} is somebody else's object")
         described = is_object_of(info, save_id, raw.digest, raw)
         if described and is_verified(store, info, raw.size_bytes, raw.digest, lend):
-            return Found(info.etag, raw)
+            return VerifiedObject(info.etag, raw)
         return if_match(info.etag)
 
 

@@ -84,7 +84,7 @@ class Staged:
             self.writer = None
 
 
-class Outcome(Protocol):
+class CommitResult(Protocol):
     """What a commit made of new bytes: see ``parts.Committed``."""
 
     @property
@@ -94,7 +94,7 @@ class Outcome(Protocol):
     def repeated(self) -> bool: ...
 
 
-Kept = TypeVar("Kept", bound=Outcome)
+Kept = TypeVar("Kept", bound=CommitResult)
 Record = Callable[[apsw.Connection, float], Kept]  # takes the time too
 
 

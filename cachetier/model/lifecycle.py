@@ -21,7 +21,7 @@ from functools import cache
 from typing import TypeVar
 
 
-class State(StrEnum):
+class RowState(StrEnum):
     """A lasting state of a row of the catalog."""
 
     def sql(self, column: str = "state") -> str:
@@ -33,7 +33,7 @@ class State(StrEnum):
         return StateSet((self,)).sql_not(column)
 
 
-class StateSet(tuple[State, ...]):
+class StateSet(tuple[RowState, ...]):
     """States that have one meaning for whoever asks for them.
 
     They stay in the order in which they were written: a partial index serves those queries alone
@@ -58,14 +58,14 @@ def _condition(states: StateSet, column: str, one: str, several: str) -> str:
     return f"{column} {one} {listed}" if len(states) == 1 else f"{column} {several} ({listed})"
 
 
-class Event(StrEnum):
+class RowEvent(StrEnum):
     """What happens to a row of the catalog, and may move it to another state."""
 
 
 # --- saves ---------------------------------------------------------------------------------------
 
 
-class SaveState(State):
+class SaveState(RowState):
     """The states of a save.
 
     ``open``        takes shards and seals, and is drained
@@ -119,7 +119,7 @@ CLOSED_SAVES = StateSet((*CONFIRMED_SAVES, *ENDED_SAVES))
 MOUNT_SAVES = StateSet((SaveState.OBJECTS,))
 
 
-class SaveEvent(Event):
+class SaveEvent(RowEvent):
     PUBLISH = "publish"
     SUPERSEDE = "supersede"
     REFUSE = "refuse"
@@ -132,7 +132,7 @@ class SaveEvent(Event):
 # --- copies of saves at remotes ------------------------------------------------------------------
 
 
-class CopyState(State):
+class CopyState(RowState):
     """The states of what one remote has of a save.
 
     ``open``        the drain brings it there
@@ -162,7 +162,7 @@ DECIDED_COPIES = StateSet((CopyState.PUBLISHED, CopyState.SUPERSEDED, CopyState.
 SWEPT_COPIES = StateSet((*DECIDED_COPIES, CopyState.GIVEN_UP))
 
 
-class CopyEvent(Event):
+class CopyEvent(RowEvent):
     PUBLISH = "publish"
     SUPERSEDE = "supersede"
     REFUSE = "refuse"
@@ -174,7 +174,7 @@ class CopyEvent(Event):
 # --- rank parts ----------------------------------------------------------------------------------
 
 
-class PartState(State):
+class PartState(RowState):
     """The states of a rank's part of a save on this node.
 
     ``open``     takes shards
@@ -188,7 +188,7 @@ class PartState(State):
     ABORTED = "aborted"
 
 
-class PartEvent(Event):
+class PartEvent(RowEvent):
     PUT = "put"
     SEAL = "seal"
     ABORT = "abort"
@@ -197,7 +197,7 @@ class PartEvent(Event):
 # --- shards --------------------------------------------------------------------------------------
 
 
-class ShardState(State):
+class ShardState(RowState):
     """The states of a shard. Its row goes by replacement, abort or deletion alone.
 
     ``dirty``        committed on this node, not yet verified at every required remote
@@ -221,7 +221,7 @@ UNDAMAGED_SHARDS = StateSet((*SOUND_SHARDS, ShardState.EVICTED))
 UNSENT_SHARDS = StateSet((ShardState.DIRTY, ShardState.QUARANTINED))
 
 
-class ShardEvent(Event):
+class ShardEvent(RowEvent):
     VERIFIED_REMOTELY = "verified remotely"
     EVICT = "evict"
     RESTORED = "restored"
@@ -233,7 +233,7 @@ class ShardEvent(Event):
 # --- objects -------------------------------------------------------------------------------------
 
 
-class ObjectState(State):
+class ObjectState(RowState):
     """The states of a version of an object of the S3 door.
 
     ``dirty``     the bucket does not show it yet
@@ -246,7 +246,7 @@ class ObjectState(State):
     CONFLICT = "conflict"
 
 
-class ObjectEvent(Event):
+class ObjectEvent(RowEvent):
     SHOW = "show"
     DISPUTE = "dispute"
     KEEP_OURS = "keep ours"
@@ -256,11 +256,11 @@ class ObjectEvent(Event):
 # --- transitions ---------------------------------------------------------------------------------
 
 
-StateType = TypeVar("StateType", bound=State)
-Transitions = Mapping[Event, Mapping[State, State]]
+StateType = TypeVar("StateType", bound=RowState)
+Transitions = Mapping[RowEvent, Mapping[RowState, RowState]]
 
 
-def _to(target: State, *sources: State) -> dict[State, State]:
+def _to(target: RowState, *sources: RowState) -> dict[RowState, RowState]:
     return dict.fromkeys(sources, target)
 
 
@@ -344,7 +344,7 @@ _OBJECTS: Transitions = {
 }
 
 # The table of each kind of event, and the noun of what it moves.
-TABLES: Mapping[type[Event], tuple[str, Transitions]] = {
+TABLES: Mapping[type[RowEvent], tuple[str, Transitions]] = {
     SaveEvent: ("save", _SAVES),
     CopyEvent: ("copy", _COPIES),
     PartEvent: ("part", _PARTS),
@@ -372,7 +372,7 @@ class ForbiddenTransitionError(Exception):
     """A defect: something tried to move a row in a way that could lose what it stands for."""
 
 
-def moves(*events: Event) -> dict[State, State]:
+def moves(*events: RowEvent) -> dict[RowState, RowState]:
     """Return where ``events``, one after the other, lead from each state that allows them."""
     of_first, *others = (TABLES[type(event)][1][event] for event in events)
     found = dict(of_first)
@@ -381,7 +381,7 @@ def moves(*events: Event) -> dict[State, State]:
     return found
 
 
-def after(state: StateType, *events: Event) -> StateType:
+def after(state: StateType, *events: RowEvent) -> StateType:
     """Return the state that ``events`` lead to, or raise ForbiddenTransitionError."""
     reached = moves(*events).get(state)
     if reached is None:

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 
 from cachetier_client.bucket_format.stored import Content
 
-from cachetier.local.catalog.objects import UNCONDITIONAL, Condition
+from cachetier.local.catalog.objects import UNCONDITIONAL, KeyCondition
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
 from cachetier.model.objects import NO_HEAD, Head, Mount
@@ -23,7 +23,7 @@ OrderKept = Literal["node", "cluster"]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundObject:
     """An object as the door describes it.
 
     ``etag`` is without quotes, ``level`` how safe it is. ``part_sizes`` are empty unless it was put
@@ -42,7 +42,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ObjectPart:
     """A part of an object's bytes, ``start`` bytes from its begin; ``shard`` has them."""
 
     start: int
@@ -74,8 +74,8 @@ class OpenedObject:
     bucket.
     """
 
-    found: Found
-    pieces: tuple[Piece, ...] = ()
+    found: FoundObject
+    pieces: tuple[ObjectPart, ...] = ()
     foreign: ForeignBytes | None = None
 
 
@@ -100,8 +100,8 @@ class PutObject:
     if_match: str | None = None
 
     @property
-    def condition(self) -> Condition:
-        return Condition(self.if_absent, self.if_match)
+    def condition(self) -> KeyCondition:
+        return KeyCondition(self.if_absent, self.if_match)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Page:
     ``next_after`` is what the next page begins behind: a key, or a common prefix; None at the end.
     """
 
-    objects: tuple[Found, ...]
+    objects: tuple[FoundObject, ...]
     prefixes: tuple[str, ...]
     next_after: str | None
 
@@ -161,7 +161,7 @@ class Page:
 class ReadableObjects(Protocol):
     """Reading objects of a node's mounts."""
 
-    def head(self, mount: Mount, key: str) -> Found:
+    def head(self, mount: Mount, key: str) -> FoundObject:
         """Describe an object.
 
         Raises:
@@ -173,7 +173,7 @@ class ReadableObjects(Protocol):
         """Return an object to read; raises as ``head``."""
 
     def open_piece(
-        self, piece: Piece, timeout_seconds: float
+        self, piece: ObjectPart, timeout_seconds: float
     ) -> AbstractContextManager[PieceBytes]:
         """Open a piece: local bytes at once, others by the restore path, perhaps still arriving.
 
@@ -245,7 +245,7 @@ class Objects(ReadableObjects, Protocol):
         """
 
     def delete(
-        self, mount: Mount, keys: Sequence[str], condition: Condition = UNCONDITIONAL
+        self, mount: Mount, keys: Sequence[str], condition: KeyCondition = UNCONDITIONAL
     ) -> list[PutAnswer]:
         """Delete keys, all in one transaction; what is not there is deleted as well.
 

@@ -42,7 +42,7 @@ from cachetier.model.cluster_order import (
     waits_for,
 )
 from cachetier.model.objects import Mount, ObjectVersion, Order
-from cachetier.objects.ordering import Place
+from cachetier.objects.ordering import PlaceInOrder
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.bounded_calls import BoundedCalls
 from cachetier.telemetry import events
@@ -99,7 +99,7 @@ class MountOrder:
     # --- commits ---------------------------------------------------------------------------------
 
     @contextmanager
-    def commit(self, keys: Sequence[str]) -> Iterator[Place]:
+    def commit(self, keys: Sequence[str]) -> Iterator[PlaceInOrder]:
         """See ``Ordering.before_commit``."""
         markers = [key for key in keys if self.mount.is_marker(key)]
         waits = self._listed() if markers else None
@@ -109,7 +109,7 @@ class MountOrder:
                 self._close_epoch()
             if len(markers) < len(keys):
                 epoch, written = self._leased()
-            yield Place(epoch, waits, "cluster" if written and waits != UNLISTED else "node")
+            yield PlaceInOrder(epoch, waits, "cluster" if written and waits != UNLISTED else "node")
         finally:
             with self._changed:
                 self._unlisted -= int(waits == UNLISTED)
@@ -363,9 +363,11 @@ class ClusterOrdering:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cluster-order", daemon=True)
 
-    def before_commit(self, mount: Mount, keys: Sequence[str]) -> AbstractContextManager[Place]:
+    def before_commit(
+        self, mount: Mount, keys: Sequence[str]
+    ) -> AbstractContextManager[PlaceInOrder]:
         order = self._mounts.get(mount.name)
-        return order.commit(keys) if order is not None else nullcontext(Place())
+        return order.commit(keys) if order is not None else nullcontext(PlaceInOrder())
 
     def start(self) -> None:
         if self._mounts:

@@ -12,19 +12,19 @@ from cachetier.errors import RemoteDigestError
 from cachetier.local.catalog.objects import InBucket
 from cachetier.model.levels import Level
 from cachetier.model.objects import OUR_METADATA, Head
-from cachetier.objects.base import Found
+from cachetier.objects.base import FoundObject
 from cachetier.remote.base import ObjectStore
 from cachetier.restore.link import Link
 
 RANGE_BYTES = 4 << 20
 
 
-def found_there(info: ObjectInfo) -> Found:
+def found_there(info: ObjectInfo) -> FoundObject:
     """Describe an object as the bucket has it, under the ETag that a door gave it, if one did."""
     metadata = {
         name: value for name, value in info.metadata.items() if not name.startswith(OUR_METADATA)
     }
-    return Found(
+    return FoundObject(
         info.key,
         info.size_bytes,
         info.metadata.get(ETAG_KEY) or info.etag.strip('"'),

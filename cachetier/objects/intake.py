@@ -18,13 +18,13 @@ from cachetier.ingest.admission import Admission
 from cachetier.ingest.shares import Shares
 from cachetier.local.catalog.objects import NewPiece
 from cachetier.local.identity import FileMark
-from cachetier.local.store import Outcome, Record, Staged, Store
+from cachetier.local.store import CommitResult, Record, Staged, Store
 from cachetier.model.objects import RECORD_BYTES, Mode, Mount
 from cachetier.model.shard import INLINE_BYTES
 from cachetier.notifier import Changes
 from cachetier.remote.store_clock import StoreClock
 
-Kept = TypeVar("Kept", bound=Outcome)
+Kept = TypeVar("Kept", bound=CommitResult)
 Checked = TypeVar("Checked")
 Written = TypeVar("Written")
 

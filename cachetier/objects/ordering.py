@@ -12,7 +12,7 @@ from cachetier.objects.base import OrderKept
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlaceInOrder:
     """What a commit records of its objects, and which order its answer may promise.
 
     Attributes:
@@ -33,7 +33,9 @@ class Place:
 class Ordering(Protocol):
     """Knows how a commit stands to what other nodes acknowledge. Thread-safe."""
 
-    def before_commit(self, mount: Mount, keys: Sequence[str]) -> AbstractContextManager[Place]:
+    def before_commit(
+        self, mount: Mount, keys: Sequence[str]
+    ) -> AbstractContextManager[PlaceInOrder]:
         """Return the place of a commit of ``keys``, which has to end before the context does.
 
         Enter it once all bytes are there and ``PutObject.follows`` is known, as others may wait

@@ -13,9 +13,9 @@ from cachetier.local.catalog import objects
 from cachetier.local.catalog.objects import (
     UNCONDITIONAL,
     CommittedObject,
-    Condition,
     DeletedKeys,
     InBucket,
+    KeyCondition,
     NewObject,
 )
 from cachetier.local.identity import FileMark, ObjectIdentity
@@ -25,7 +25,7 @@ from cachetier.model.lifecycle import ObjectState
 from cachetier.model.objects import KEY_LIMIT_BYTES, NO_HEAD, Mount, etag_of
 from cachetier.objects.base import PutAnswer, PutObject
 from cachetier.objects.intake import ObjectIntake, piece_of, refuse_read_only
-from cachetier.objects.ordering import Ordering, Place
+from cachetier.objects.ordering import Ordering, PlaceInOrder
 
 LOOK_AGAIN_SECONDS = 2.0
 NONCE_BYTES = 8
@@ -90,7 +90,7 @@ class ObjectPuts:
         return answer_of(committed, place)
 
     def delete(
-        self, mount: Mount, keys: Sequence[str], condition: Condition = UNCONDITIONAL
+        self, mount: Mount, keys: Sequence[str], condition: KeyCondition = UNCONDITIONAL
     ) -> list[PutAnswer]:
         refuse_read_only(mount)
         for key in keys:
@@ -131,7 +131,7 @@ class ObjectPuts:
         if not self._intake.changes.wait_for(is_shown, timeout_seconds, LOOK_AGAIN_SECONDS):
             raise _not_shown(mount, f"not within {timeout_seconds:g} s")
 
-    def condition(self, mount: Mount, put: PutObject) -> Condition:
+    def condition(self, mount: Mount, put: PutObject) -> KeyCondition:
         """Return what a put asks of its key, with what the bucket has where only that knows.
 
         Raises:
@@ -142,7 +142,7 @@ class ObjectPuts:
         check_key(mount, put.key)
         return self._looked(mount, put.key, put.condition)
 
-    def _looked(self, mount: Mount, key: str, condition: Condition) -> Condition:
+    def _looked(self, mount: Mount, key: str, condition: KeyCondition) -> KeyCondition:
         if not condition.asks or self._store.read(objects.current, mount.run, key) is not None:
             return condition
         return replace(condition, looked=self._look(mount, key))
@@ -164,13 +164,13 @@ def nonce() -> str:
     return secrets.token_hex(NONCE_BYTES)
 
 
-def answer_of(committed: CommittedObject, place: Place) -> PutAnswer:
+def answer_of(committed: CommittedObject, place: PlaceInOrder) -> PutAnswer:
     of_object = committed.version, committed.etag, Level.LOCAL, place.kept
     return PutAnswer(*of_object, committed.checksums)
 
 
 def _new_object(
-    mount: Mount, put: PutObject, content: Content, etag: str, place: Place
+    mount: Mount, put: PutObject, content: Content, etag: str, place: PlaceInOrder
 ) -> NewObject:
     epoch, waits = place.of(mount, put.key)
     of_bytes = etag, content.size_bytes, content.digest

@@ -27,7 +27,7 @@ from cachetier.model.objects import Mount, ObjectVersion
 from cachetier.model.shard import Shard
 from cachetier.model.superseding import Stamp, Verdict, judge
 from cachetier.objects import listing
-from cachetier.objects.base import Found, OpenedObject, Page, Piece
+from cachetier.objects.base import FoundObject, ObjectPart, OpenedObject, Page
 from cachetier.objects.foreign import BucketBytes, found_there
 from cachetier.objects.listing import Asked, Entry, name_of
 from cachetier.remote.base import ListedObject, ListedPage, ObjectStore
@@ -54,7 +54,7 @@ class ObjectReads:
         self._mounted = mounted
         self._link = link
 
-    def head(self, mount: Mount, key: str) -> Found:
+    def head(self, mount: Mount, key: str) -> FoundObject:
         known = self._found(mount, key)
         return found_there(known) if isinstance(known, ObjectInfo) else _found_here(*known)
 
@@ -65,10 +65,10 @@ class ObjectReads:
             return OpenedObject(found_there(known), foreign=there)
         version, shards = known
         starts = (sum(version.part_sizes[:number]) for number in range(len(shards)))
-        return OpenedObject(_found_here(version, shards), tuple(map(Piece, starts, shards)))
+        return OpenedObject(_found_here(version, shards), tuple(map(ObjectPart, starts, shards)))
 
     @contextmanager
-    def open_piece(self, piece: Piece, timeout_seconds: float) -> Iterator[OpenedPiece]:
+    def open_piece(self, piece: ObjectPart, timeout_seconds: float) -> Iterator[OpenedPiece]:
         shard = piece.shard
         with self._reporting_damage(shard):
             opened = self._restore.follow(shard.run, shard.step, shard.name, timeout_seconds)
@@ -93,7 +93,7 @@ class ObjectReads:
         if len(found) > limit:
             last = name_of(found[limit - 1])
         return Page(
-            tuple(each for each in page if isinstance(each, Found)),
+            tuple(each for each in page if isinstance(each, FoundObject)),
             tuple(each for each in page if isinstance(each, str)),
             last,
         )
@@ -210,7 +210,7 @@ class ObjectReads:
 
         return listing.entries(asked, after, limit, unshown, page)
 
-    def _described(self, mount: Mount, entries: Sequence[Entry]) -> Sequence[Found | str]:
+    def _described(self, mount: Mount, entries: Sequence[Entry]) -> Sequence[FoundObject | str]:
         """Describe entries; what the bucket has of this node under the ETag that its door gave."""
         keys = [each.key for each in entries if isinstance(each, ListedObject)]
         here = self._store.look(objects.newest_of, mount.run, keys)
@@ -244,9 +244,9 @@ def _is_damaged(pieces: Sequence[Shard]) -> bool:
     return any(each.state is ShardState.QUARANTINED for each in pieces)
 
 
-def _found_here(version: ObjectVersion, pieces: Sequence[Shard] = ()) -> Found:
+def _found_here(version: ObjectVersion, pieces: Sequence[Shard] = ()) -> FoundObject:
     here = all(each.here for each in pieces)
-    return Found(
+    return FoundObject(
         version.key,
         version.size_bytes,
         version.etag,
@@ -259,7 +259,7 @@ def _found_here(version: ObjectVersion, pieces: Sequence[Shard] = ()) -> Found:
     )
 
 
-def _listed(entry: Entry, here: ObjectVersion | None) -> Found | str:
+def _listed(entry: Entry, here: ObjectVersion | None) -> FoundObject | str:
     if isinstance(entry, str):
         return entry
     if isinstance(entry, ObjectVersion):
@@ -267,7 +267,7 @@ def _listed(entry: Entry, here: ObjectVersion | None) -> Found | str:
     if here is not None and here.shown and here.remote_etag == entry.etag:
         return _found_here(here)
     etag = entry.etag.strip('"')
-    return Found(
+    return FoundObject(
         entry.key, entry.size_bytes, etag, entry.modified_at, Level.DURABLE, source="remote"
     )
 

@@ -32,7 +32,7 @@ _HOPEFUL = (ClaimState.CLAIM, ClaimState.HOLD, ClaimState.REPLACE_WHEN_WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SaveInBucket:
     """What the bucket says of an incomplete save.
 
     ``location`` is where its objects are (None: nobody sent any), ``hopeless`` that nobody can
@@ -65,7 +65,7 @@ class AbandonedSaves:
         self._bucket = bucket
         self._nonce = nonce
 
-    def look(self, save: Save) -> Look:
+    def look(self, save: Save) -> SaveInBucket:
         """Ask the bucket about ``save``, which is incomplete by what is known here.
 
         Raises:
@@ -77,7 +77,7 @@ class AbandonedSaves:
         manifest = manifest_of(seen)
         claimed = manifest is not None and manifest.save_id == save.save_id
         location = save.location or (manifest.location if manifest and claimed else None)
-        look = Look(claimant, seen, location)
+        look = SaveInBucket(claimant, seen, location)
         claim_state = publication.claim_state(claimant, manifest)
         unsealed = self._store.read(saves.lacks_ranks_here, save)
         taken_back = self._store.read(notes.was_taken_back, save)
@@ -93,7 +93,7 @@ class AbandonedSaves:
             return replace(look, hopeless=True)
         return replace(look, left=_PAST_US if unsealed else _awaited(missing, save.world_size))
 
-    def end(self, look: Look) -> bool:
+    def end(self, look: SaveInBucket) -> bool:
         """Make sure that the save of ``look`` is never published; False if it may not go any more.
 
         Raises:

@@ -31,7 +31,7 @@ from cachetier.local.catalog import copies, saves, shards, uploads
 from cachetier.local.lost_and_found import KEPT_SECONDS, LostAndFound, superfluous_because
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
-from cachetier.reclaim.abandoned import AbandonedSaves, Look
+from cachetier.reclaim.abandoned import AbandonedSaves, SaveInBucket
 from cachetier.remote.bucket import InBatches, Remote
 from cachetier.remote.ownership import owned_keys
 
@@ -182,7 +182,7 @@ class Garbage:
             return found
         return None
 
-    def _end(self, save: Save, look: Look) -> bool:
+    def _end(self, save: Save, look: SaveInBucket) -> bool:
         """End a save in the bucket, and then here; return False if it may not go any more."""
         number = save.number
         if not self._store.read(saves.is_unwanted, number):

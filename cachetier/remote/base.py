@@ -101,7 +101,7 @@ class ListedPage:
     next_after: str | None
 
 
-class Sink(Protocol):
+class RangeSink(Protocol):
     """Takes the bytes of a range as they come, so that no buffer has to hold them all."""
 
     @property
@@ -115,7 +115,7 @@ class Sink(Protocol):
         """Take the next bytes. What this raises, ``read_into`` raises."""
 
 
-Into: TypeAlias = memoryview | Sink
+Into: TypeAlias = memoryview | RangeSink
 
 
 def room_of(into: Into) -> int:

@@ -35,19 +35,19 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ComingBack:
+class RemainingShards:
     """What of a step is not here, and comes now."""
 
     shards: int
     size_bytes: int
 
     @classmethod
-    def of(cls, wanted: Sequence[ShardSummary]) -> ComingBack:
+    def of(cls, wanted: Sequence[ShardSummary]) -> RemainingShards:
         return cls(len(wanted), sum(each.size_bytes for each in wanted))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RestoreTarget:
     """What somebody wants back: a step, or what some of its ranks put."""
 
     run: str
@@ -78,7 +78,7 @@ class WholeSteps:
         self._on_ended = on_ended
         self._stopping = threading.Event()
         self._turn = ThreadPoolExecutor(1, thread_name_prefix="whole-steps")
-        self._coming: dict[Asked, Future[None]] = {}
+        self._coming: dict[RestoreTarget, Future[None]] = {}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -86,7 +86,7 @@ class WholeSteps:
         self._stopping.set()
         self._turn.shutdown(wait=False, cancel_futures=True)
 
-    def begin(self, run: str, step: int, ranks: Collection[int] = ()) -> ComingBack:
+    def begin(self, run: str, step: int, ranks: Collection[int] = ()) -> RemainingShards:
         """Have a step brought back, or what ``ranks`` put of it; return how much is not here.
 
         Raises:
@@ -95,33 +95,35 @@ class WholeSteps:
                 would come.
             RemoteError: No remote that has it answers.
         """
-        asked = Asked(run, step, frozenset(ranks))
+        asked = RestoreTarget(run, step, frozenset(ranks))
         return self._begun(asked, *self._sought(asked))[0]
 
-    def restored(self, run: str, step: int, ranks: Collection[int] = ()) -> Question[ComingBack]:
+    def restored(
+        self, run: str, step: int, ranks: Collection[int] = ()
+    ) -> Question[RemainingShards]:
         """Have a step brought back as ``begin`` does; return the question whether all is here.
 
         The answer is what is still to come, at the deadline, or what kept it from coming. Raises as
         ``begin`` does.
         """
-        asked = Asked(run, step, frozenset(ranks))
+        asked = RestoreTarget(run, step, frozenset(ranks))
         found, shards = self._sought(asked)
         coming, future = self._begun(asked, found, shards)
 
-        def look() -> ComingBack | None:
+        def look() -> RemainingShards | None:
             if future is None:
                 return coming
             if not future.done():
                 return None
             future.result()
-            return ComingBack(0, 0)
+            return RemainingShards(0, 0)
 
-        def late(_seconds: float) -> ComingBack:
-            return ComingBack.of(self._not_here(found, shards))
+        def late(_seconds: float) -> RemainingShards:
+            return RemainingShards.of(self._not_here(found, shards))
 
         return Question(("restored", asked, future), look, late)
 
-    def _sought(self, asked: Asked) -> tuple[FoundStep, list[ShardSummary]]:
+    def _sought(self, asked: RestoreTarget) -> tuple[FoundStep, list[ShardSummary]]:
         """Return the step as remotes have it, and which of its shards are meant."""
         run, step = asked.run, asked.step
         found = self._restore.published.find(run, step)
@@ -142,15 +144,15 @@ class WholeSteps:
         return found, meant
 
     def _begun(
-        self, asked: Asked, found: FoundStep, shards: Sequence[ShardSummary]
-    ) -> tuple[ComingBack, Future[None] | None]:
+        self, asked: RestoreTarget, found: FoundStep, shards: Sequence[ShardSummary]
+    ) -> tuple[RemainingShards, Future[None] | None]:
         """Have what is not here brought, unless it comes already; return what that is, and its end.
 
         Raises:
             InvalidRequestError: The cache is smaller.
         """
         wanted = self._not_here(found, shards)
-        coming, limit_bytes = ComingBack.of(wanted), self._store.space.limit_bytes
+        coming, limit_bytes = RemainingShards.of(wanted), self._store.space.limit_bytes
         if coming.size_bytes > limit_bytes:
             raise InvalidRequestError(
                 f"{shown_size(coming.size_bytes)} would come, and the cache has room for "

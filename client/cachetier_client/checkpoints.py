@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Self, SupportsIndex
 
 from cachetier_client.bucket_format.stored import ShardFacts
-from cachetier_client.calls.caller import Caller, reaches
+from cachetier_client.calls.caller import ServiceCalls, reaches
 from cachetier_client.errors import CachetierClientError, InvalidRequestError, inherited
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.buffers import ShardData
@@ -36,7 +36,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        caller: Caller,
+        caller: ServiceCalls,
         part: SaveIds,
         *,
         ranks_on_node: int | None,

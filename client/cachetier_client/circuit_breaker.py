@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum, auto
 
 
-class State(Enum):
+class BreakerState(Enum):
     """What may go out: everything, nothing, or one call."""
 
     CLOSED = auto()
@@ -28,7 +28,7 @@ class CircuitBreaker:
     """
 
     def __init__(self, probe_seconds: float, limit_seconds: float) -> None:
-        self.state = State.CLOSED
+        self.state = BreakerState.CLOSED
         self.probe_at = 0.0
         self._probe_seconds = probe_seconds
         self._limit_seconds = limit_seconds
@@ -36,24 +36,24 @@ class CircuitBreaker:
 
     def failed(self, now: float) -> bool:
         """Open for a call that failed; return whether it was not open already."""
-        if self.state is State.OPEN:
+        if self.state is BreakerState.OPEN:
             return False
-        if self.state is State.HALF_OPEN:
+        if self.state is BreakerState.HALF_OPEN:
             self._first_seconds = min(self._limit_seconds, 2 * self._first_seconds)
-        self.state = State.OPEN
+        self.state = BreakerState.OPEN
         self.probe_at = now + self._first_seconds
         return True
 
     def succeeded(self) -> bool:
         """Close for a call that succeeded; return whether it was not closed already."""
-        was_away = self.state is not State.CLOSED
-        self.state = State.CLOSED
+        was_away = self.state is not BreakerState.CLOSED
+        self.state = BreakerState.CLOSED
         self._first_seconds = self._probe_seconds
         return was_away
 
     def takes_probe(self, now: float) -> bool:
         """Return whether the caller is to probe now; nobody else is, for a while."""
-        due = self.state is State.OPEN and now >= self.probe_at
+        due = self.state is BreakerState.OPEN and now >= self.probe_at
         if due:
             self.probe_at = now + self._probe_seconds
         return due
@@ -64,7 +64,7 @@ class CircuitBreaker:
 
     def probe_passed(self) -> bool:
         """Let one call try; return whether it was open, and not closed meanwhile."""
-        was_open = self.state is State.OPEN
+        was_open = self.state is BreakerState.OPEN
         if was_open:
-            self.state = State.HALF_OPEN
+            self.state = BreakerState.HALF_OPEN
         return was_open

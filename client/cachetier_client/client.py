@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal, Self, SupportsIndex, overload
 
 from cachetier_client.bucket_format.stored import ShardFacts
-from cachetier_client.calls.caller import Caller, checked_ack
+from cachetier_client.calls.caller import ServiceCalls, checked_ack
 from cachetier_client.calls.reads import GET_SECONDS, ReadCalls
 from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.checkpoints import Checkpoint
@@ -78,7 +78,7 @@ class Client(ReadCalls):
         self._again = functools.partial(
             Client, self.url, run=run, fallback=fallback, threads=threads
         )
-        super().__init__(Caller(single, lasting, hello, clock, workers, run))
+        super().__init__(ServiceCalls(single, lasting, hello, clock, workers, run))
 
     def __reduce__(self) -> tuple[Callable[[], Client], tuple[()]]:
         """Pickle it by its settings: the other process connects anew, with its own token."""

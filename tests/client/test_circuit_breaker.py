@@ -3,43 +3,45 @@
 from __future__ import annotations
 
 import pytest
-from cachetier_client.circuit_breaker import CircuitBreaker, State
+from cachetier_client.circuit_breaker import BreakerState, CircuitBreaker
 
 PROBE, LIMIT = 1.0, 8.0
 
 
-def breaker_in(state: State) -> CircuitBreaker:
+def breaker_in(state: BreakerState) -> CircuitBreaker:
     """Return a breaker that came to ``state`` at 0, the natural way."""
     breaker = CircuitBreaker(PROBE, LIMIT)
-    if state is not State.CLOSED:
+    if state is not BreakerState.CLOSED:
         breaker.failed(0.0)
-    if state is State.HALF_OPEN:
+    if state is BreakerState.HALF_OPEN:
         breaker.probe_passed()
     return breaker
 
 
 @pytest.mark.parametrize(
-    ("before", "news"), [(State.CLOSED, True), (State.OPEN, False), (State.HALF_OPEN, True)]
+    ("before", "news"),
+    [(BreakerState.CLOSED, True), (BreakerState.OPEN, False), (BreakerState.HALF_OPEN, True)],
 )
-def test_a_failure_opens_it_and_is_news_but_once(before: State, news: bool) -> None:
+def test_a_failure_opens_it_and_is_news_but_once(before: BreakerState, news: bool) -> None:
     breaker = breaker_in(before)
 
     assert breaker.failed(0.5) is news
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
 @pytest.mark.parametrize(
-    ("before", "news"), [(State.CLOSED, False), (State.OPEN, True), (State.HALF_OPEN, True)]
+    ("before", "news"),
+    [(BreakerState.CLOSED, False), (BreakerState.OPEN, True), (BreakerState.HALF_OPEN, True)],
 )
-def test_a_success_closes_it_and_is_news_but_once(before: State, news: bool) -> None:
+def test_a_success_closes_it_and_is_news_but_once(before: BreakerState, news: bool) -> None:
     breaker = breaker_in(before)
 
     assert breaker.succeeded() is news
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
-@pytest.mark.parametrize("state", [State.CLOSED, State.HALF_OPEN])
-def test_only_an_open_one_is_probed(state: State) -> None:
+@pytest.mark.parametrize("state", [BreakerState.CLOSED, BreakerState.HALF_OPEN])
+def test_only_an_open_one_is_probed(state: BreakerState) -> None:
     breaker = breaker_in(state)
 
     assert not breaker.takes_probe(100.0)
@@ -48,7 +50,7 @@ def test_only_an_open_one_is_probed(state: State) -> None:
 
 
 def test_a_probe_is_due_after_a_while_and_one_caller_takes_it() -> None:
-    breaker = breaker_in(State.OPEN)
+    breaker = breaker_in(BreakerState.OPEN)
 
     assert not breaker.takes_probe(0.9)
     assert breaker.takes_probe(1.0)
@@ -57,31 +59,31 @@ def test_a_probe_is_due_after_a_while_and_one_caller_takes_it() -> None:
 
 
 def test_the_next_probe_is_due_a_while_after_one_that_took_long_has_failed() -> None:
-    breaker = breaker_in(State.OPEN)
+    breaker = breaker_in(BreakerState.OPEN)
     assert breaker.takes_probe(1.0)
     breaker.probe_failed(31.0)
 
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     assert not breaker.takes_probe(31.9)
     assert breaker.takes_probe(32.0)
 
 
 def test_more_failures_while_it_is_open_put_no_probe_off() -> None:
-    breaker = breaker_in(State.OPEN)
+    breaker = breaker_in(BreakerState.OPEN)
     breaker.failed(0.9)
 
     assert breaker.takes_probe(1.0)
 
 
 def test_a_probe_that_passes_lets_one_call_try() -> None:
-    breaker = breaker_in(State.OPEN)
+    breaker = breaker_in(BreakerState.OPEN)
 
     assert breaker.probe_passed()
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
 
 
 def test_probes_that_pass_in_vain_get_rarer_up_to_the_limit() -> None:
-    breaker, now, waits = breaker_in(State.CLOSED), 0.0, []
+    breaker, now, waits = breaker_in(BreakerState.CLOSED), 0.0, []
     for _ in range(6):
         breaker.failed(now)
         waits.append(breaker.probe_at - now)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from cachetier_client.adopt import inotify as module
-from cachetier_client.adopt.inotify import Event, Inotify
+from cachetier_client.adopt.inotify import FileEvent, Inotify
 
 
 @pytest.fixture
@@ -31,10 +31,10 @@ def test_finished_files_and_new_folders_are_told_of_and_deletions_are_not(
 
     written = str(tmp_path / "written")
     assert inotify.read(0) == [
-        Event(written, is_folder=False),  # made
-        Event(written, is_folder=False),  # closed
-        Event(str(tmp_path / "folder"), is_folder=True),
-        Event(str(tmp_path / "renamed"), is_folder=False),
+        FileEvent(written, is_folder=False),  # made
+        FileEvent(written, is_folder=False),  # closed
+        FileEvent(str(tmp_path / "folder"), is_folder=True),
+        FileEvent(str(tmp_path / "renamed"), is_folder=False),
     ]
     assert inotify.read(0) == []
 
@@ -49,7 +49,7 @@ def test_a_file_that_is_only_being_written_says_nothing_until_it_is_closed(
         file.write(b"x" * 100_000)
         file.flush()
         assert inotify.read(0) == []
-    assert inotify.read(0) == [Event(str(path), is_folder=False)]
+    assert inotify.read(0) == [FileEvent(str(path), is_folder=False)]
 
 
 def test_a_folder_that_moved_is_told_of_under_its_new_name_once_it_is_added(
@@ -60,7 +60,7 @@ def test_a_folder_that_moved_is_told_of_under_its_new_name_once_it_is_added(
     (tmp_path / "tmp").rename(tmp_path / "final")
     inotify.add(str(tmp_path / "final"))
     os.close(os.open(tmp_path / "final" / "a", os.O_CREAT | os.O_RDONLY))
-    assert inotify.read(0) == [Event(str(tmp_path / "final" / "a"), is_folder=False)]
+    assert inotify.read(0) == [FileEvent(str(tmp_path / "final" / "a"), is_folder=False)]
 
 
 def test_a_folder_that_is_gone_or_none_is_not_watched(inotify: Inotify, tmp_path: Path) -> None:

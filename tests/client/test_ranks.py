@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from cachetier_client import InvalidRequestError
-from cachetier_client.identity.ranks import Place, place_of
+from cachetier_client.identity.ranks import RankInfo, place_of
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
 OPEN_MPI = {
@@ -27,39 +27,39 @@ SLURM = {
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({}, Place(0, 1, 1, "alone")),
-        (TORCHRUN, Place(5, 8, 4, "environment")),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, Place(1, 2, None, "environment")),
-        ({"RANK": "1"}, Place(0, 1, 1, "alone")),
-        (OPEN_MPI, Place(2, 6, 3, "mpi", "OMPI_COMM_WORLD_RANK")),
+        ({}, RankInfo(0, 1, 1, "alone")),
+        (TORCHRUN, RankInfo(5, 8, 4, "environment")),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, RankInfo(1, 2, None, "environment")),
+        ({"RANK": "1"}, RankInfo(0, 1, 1, "alone")),
+        (OPEN_MPI, RankInfo(2, 6, 3, "mpi", "OMPI_COMM_WORLD_RANK")),
         (
             {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"},
-            Place(1, 2, 2, "mpi", "PMI_RANK"),
+            RankInfo(1, 2, 2, "mpi", "PMI_RANK"),
         ),
         (
             {"MV2_COMM_WORLD_RANK": "0", "MV2_COMM_WORLD_SIZE": "2"},
-            Place(0, 2, None, "mpi", "MV2_COMM_WORLD_RANK"),
+            RankInfo(0, 2, None, "mpi", "MV2_COMM_WORLD_RANK"),
         ),
-        (SLURM, Place(9, 11, 3, "slurm", "SLURM_PROCID")),
-        ({**SLURM, "SLURM_NODEID": "1"}, Place(9, 11, 4, "slurm", "SLURM_PROCID")),
-        ({**SLURM, "SLURM_NODEID": "7"}, Place(9, 11, None, "slurm", "SLURM_PROCID")),
+        (SLURM, RankInfo(9, 11, 3, "slurm", "SLURM_PROCID")),
+        ({**SLURM, "SLURM_NODEID": "1"}, RankInfo(9, 11, 4, "slurm", "SLURM_PROCID")),
+        ({**SLURM, "SLURM_NODEID": "7"}, RankInfo(9, 11, None, "slurm", "SLURM_PROCID")),
         # A batch script's variables are the job's, not the process's.
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}, Place(0, 1, 1, "alone")),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}, RankInfo(0, 1, 1, "alone")),
         # mpirun starts its daemons with srun: MPI knows better.
-        ({**SLURM, **OPEN_MPI}, Place(2, 6, 3, "mpi", "OMPI_COMM_WORLD_RANK")),
-        ({**SLURM, **OPEN_MPI, **TORCHRUN}, Place(5, 8, 4, "environment")),
+        ({**SLURM, **OPEN_MPI}, RankInfo(2, 6, 3, "mpi", "OMPI_COMM_WORLD_RANK")),
+        ({**SLURM, **OPEN_MPI, **TORCHRUN}, RankInfo(5, 8, 4, "environment")),
     ],
 )
 def test_the_first_source_that_names_rank_and_world_wins(
-    environ: dict[str, str], expected: Place
+    environ: dict[str, str], expected: RankInfo
 ) -> None:
     assert place_of(environ) == expected
 
 
 def test_what_the_caller_passes_wins() -> None:
-    assert place_of(TORCHRUN, rank=1) == Place(1, 8, 4, "environment")
-    assert place_of(TORCHRUN, rank=1, world_size=2) == Place(1, 2, None, "environment")
-    assert place_of(TORCHRUN, rank=0, world_size=1) == Place(0, 1, 1, "environment")
+    assert place_of(TORCHRUN, rank=1) == RankInfo(1, 8, 4, "environment")
+    assert place_of(TORCHRUN, rank=1, world_size=2) == RankInfo(1, 2, None, "environment")
+    assert place_of(TORCHRUN, rank=0, world_size=1) == RankInfo(0, 1, 1, "environment")
     assert place_of({}, 3, 4).ranks_on_node is None
 
 
@@ -74,11 +74,11 @@ def test_torch_distributed_is_asked_where_it_is_initialised(
     )
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
 
-    assert place_of({}) == Place(3, 4, None, "torch")
+    assert place_of({}) == RankInfo(3, 4, None, "torch")
     assert place_of(TORCHRUN).rank == 5
 
     distributed.is_initialized = lambda: False
-    assert place_of({}) == Place(0, 1, 1, "alone")
+    assert place_of({}) == RankInfo(0, 1, 1, "alone")
 
 
 @pytest.mark.parametrize(

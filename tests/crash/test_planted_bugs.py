@@ -52,7 +52,7 @@ from cachetier.drain.schedule import scheduler
 from cachetier.drain.schedule.scheduler import SaveView
 from cachetier.drain.schedule.tasks import TaskKind, Work
 from cachetier.drain.upload.source import ShardSource
-from cachetier.drain.upload.target import Found, UploadTarget
+from cachetier.drain.upload.target import UploadTarget, VerifiedObject
 from cachetier.drain.upload.uploader import Upload, Uploader
 from cachetier.errors import CatalogDamagedError, PreconditionFailedError
 from cachetier.local.catalog import connection
@@ -276,10 +276,10 @@ def test_the_harness_catches_an_upload_that_counts_as_sent_by_its_recorded_parts
     """The power may have gone between the record of the last part and the object."""
     send = Upload._send_in_parts
 
-    def trusting(self: Upload) -> Found:
+    def trusting(self: Upload) -> VerifiedObject:
         recorded = sum(part.raw_bytes for part in self._journal.parts())
         if recorded == self._target.size_bytes:
-            return Found("", Stored.raw(self._target.content))
+            return VerifiedObject("", Stored.raw(self._target.content))
         return send(self)
 
     monkeypatch.setattr(Upload, "_send_in_parts", trusting)
@@ -292,11 +292,11 @@ def test_the_harness_catches_a_refused_condition_taken_for_a_lost_reply(
 ) -> None:
     """What lies there may be what a rank put before, under the same name."""
 
-    def blind(self: Upload) -> Found:
+    def blind(self: Upload) -> VerifiedObject:
         key = self._target.key
         with self._body() as (view, sent, metadata), suppress(PreconditionFailedError):
             self._store.put(key, view, digest=sent.digest, metadata=metadata, condition=IF_ABSENT)
-        return Found("", Stored.raw(self._target.content))
+        return VerifiedObject("", Stored.raw(self._target.content))
 
     monkeypatch.setattr(Upload, "put", blind)
 

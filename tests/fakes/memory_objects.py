@@ -24,7 +24,7 @@ from cachetier.errors import (
     NoSuchUploadError,
     NotDurableError,
 )
-from cachetier.local.catalog.objects import UNCONDITIONAL, Condition
+from cachetier.local.catalog.objects import UNCONDITIONAL, KeyCondition
 from cachetier.local.open_files import OpenFile
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
@@ -33,11 +33,11 @@ from cachetier.model.objects import Head, Mount, etag_of
 from cachetier.model.shard import Shard
 from cachetier.objects.base import (
     DeclaredPart,
-    Found,
+    FoundObject,
+    ObjectPart,
     OpenedObject,
     OpenUpload,
     Page,
-    Piece,
     PutAnswer,
     PutObject,
     StoredPart,
@@ -48,7 +48,7 @@ MINIMUM_PART_BYTES = 5 << 20
 
 @dataclass(slots=True)
 class _Kept:
-    found: Found
+    found: FoundObject
     bodies: list[bytes]
     version: int
 
@@ -167,7 +167,7 @@ class MemoryObjects:
             raise NotDurableError("it is safe on this node, and not in the bucket yet")
 
     def delete(
-        self, mount: Mount, keys: Sequence[str], condition: Condition = UNCONDITIONAL
+        self, mount: Mount, keys: Sequence[str], condition: KeyCondition = UNCONDITIONAL
     ) -> list[PutAnswer]:
         with self._lock:
             answers = []
@@ -178,7 +178,7 @@ class MemoryObjects:
                 answers.append(PutAnswer(version, "", Level.LOCAL))
             return answers
 
-    def _check(self, condition: Condition, kept: _Kept | None) -> None:
+    def _check(self, condition: KeyCondition, kept: _Kept | None) -> None:
         if kept is None:
             if condition.if_match is not None:
                 raise NoSuchKeyError("nothing is there")
@@ -219,7 +219,7 @@ class MemoryObjects:
                 raise ConditionError("the condition does not hold")
             version = self._next(mount)
             etag = etag_of(digest, f"{version:016x}", len(part_sizes), put.md5)
-            found = Found(
+            found = FoundObject(
                 put.key,
                 sum(map(len, bodies)),
                 etag,
@@ -313,7 +313,7 @@ class MemoryObjects:
 
     # --- reads -----------------------------------------------------------------------------------
 
-    def head(self, mount: Mount, key: str) -> Found:
+    def head(self, mount: Mount, key: str) -> FoundObject:
         return self._there(mount, key).found
 
     def open(self, mount: Mount, key: str) -> OpenedObject:
@@ -322,18 +322,18 @@ class MemoryObjects:
             return OpenedObject(kept.found, foreign=_ForeignBytes(b"".join(kept.bodies)))
         pieces, start = [], 0
         for number, body in enumerate(kept.bodies, 1):
-            pieces.append(Piece(start, _shard(mount, key, number, body)))
+            pieces.append(ObjectPart(start, _shard(mount, key, number, body)))
             start += len(body)
         return OpenedObject(kept.found, tuple(pieces))
 
     @contextmanager
-    def open_piece(self, piece: Piece, timeout_seconds: float) -> Iterator[_PieceBytes]:
+    def open_piece(self, piece: ObjectPart, timeout_seconds: float) -> Iterator[_PieceBytes]:
         mount = next(each for each in self.mounts if each.run == piece.shard.run)
         key, _, number = piece.shard.name.rpartition("#")
         yield _PieceBytes(self._there(mount, key).bodies[int(number) - 1])
 
     def list(self, mount: Mount, prefix: str, delimiter: str, after: str, limit: int) -> Page:
-        entries: dict[str, Found | None] = {}
+        entries: dict[str, FoundObject | None] = {}
         with self._lock:
             for key in self.keys(mount.name):
                 if key.startswith(prefix):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from cachetier_client.clock import SystemClock
 from cachetier_client.deadline import Deadline
 from cachetier_client.torch import agreement
-from cachetier_client.torch.rounds import AgreementError, Group, Round
+from cachetier_client.torch.rounds import AgreementError, RankGroup, Round
 from torch._C._distributed_c10d import HashStore
 
 pytestmark = pytest.mark.torch
@@ -60,7 +60,7 @@ def held(
     def one(rank: int) -> Any:
         clock = CLOCK if len(ranks) in (1, len(RANKS)) else Waited(answered)
         deadline = Deadline(seconds, clock)
-        round_ = Round(Group(RANKS, rank, store), "what is the answer", deadline, clock)
+        round_ = Round(RankGroup(RANKS, rank, store), "what is the answer", deadline, clock)
         try:
             round_.begin()
             try:
@@ -137,7 +137,7 @@ def test_ranks_that_ask_different_things_are_told_so() -> None:
 
     def one(rank: int) -> Any:
         asked = "another thing" if rank == 5 else "one thing"
-        round_ = Round(Group(RANKS, rank, store), asked, Deadline(20, CLOCK), CLOCK)
+        round_ = Round(RankGroup(RANKS, rank, store), asked, Deadline(20, CLOCK), CLOCK)
         round_.begin()
         with pytest.raises(AgreementError) as raised:
             round_.answer(rank, lambda every: every)
@@ -150,7 +150,7 @@ def test_ranks_that_ask_different_things_are_told_so() -> None:
 def as_ranks(monkeypatch: pytest.MonkeyPatch, store: Any, call: Callable[[int], Any]) -> list[Any]:
     """Let each rank make a call of its own, as a thread; return what it returned or raised."""
     here = threading.local()
-    monkeypatch.setattr(agreement, "_group", lambda _group: Group(RANKS, here.rank, store))
+    monkeypatch.setattr(agreement, "_group", lambda _group: RankGroup(RANKS, here.rank, store))
 
     def one(rank: int) -> Any:
         here.rank = rank

@@ -18,7 +18,7 @@ from cachetier_client.io.digests import digest_of, to_hex
 from cachetier_client.transport.wire import PROTOCOL, receive_frame, send_frame
 
 from cachetier.access.principals import Caller
-from cachetier.access.roles import OPERATIONS, Extent
+from cachetier.access.roles import OPERATIONS, Scope
 from tests.integration.serving import Served, serving, shard_path
 
 RUNS = {"a": "a-run", "b": "b-run"}
@@ -73,7 +73,7 @@ def asked(node: Tenants, tenant: str, **fields: Any) -> dict[str, Any]:
         return dict(receive_frame(connection).header)
 
 
-ABOUT_A_RUN = sorted(name for name, need in OPERATIONS.items() if need.extent is Extent.RUN)
+ABOUT_A_RUN = sorted(name for name, need in OPERATIONS.items() if need.extent is Scope.RUN)
 BY_HTTP = {"delete_shard", "restore_step"}
 AT_THE_SOCKET = [name for name in ABOUT_A_RUN if name not in BY_HTTP and not name.startswith("s3_")]
 
@@ -91,7 +91,7 @@ def test_no_operation_of_the_socket_touches_another_run(
 
 
 BY_BROWSERS_AND_SCRAPERS = {"metrics", "drain_retry", "drain_rate"}
-ABOUT_THE_NODE = sorted(name for name, need in OPERATIONS.items() if need.extent is Extent.NODE)
+ABOUT_THE_NODE = sorted(name for name, need in OPERATIONS.items() if need.extent is Scope.NODE)
 
 
 @pytest.mark.parametrize("operation", sorted({*ABOUT_THE_NODE} - BY_BROWSERS_AND_SCRAPERS))

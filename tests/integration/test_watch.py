@@ -14,7 +14,7 @@ import pytest
 from cachetier_client import Client, ServiceUnavailableError
 from cachetier_client.adopt import watcher as module
 from cachetier_client.adopt.bridge import FOLDER
-from cachetier_client.adopt.inotify import Event, Inotify
+from cachetier_client.adopt.inotify import FileEvent, Inotify
 from cachetier_client.adopt.rules import SaveRules
 from cachetier_client.adopt.trainer_folder import LATE_SECONDS, TrainerFolder
 from cachetier_client.adopt.watcher import Outcome, Watcher
@@ -349,7 +349,7 @@ class SlowInotify(Inotify):
         super().__init__()
         self.may_read, self.lost = threading.Event(), threading.Event()
 
-    def read(self, timeout_seconds: float) -> list[Event]:
+    def read(self, timeout_seconds: float) -> list[FileEvent]:
         assert self.may_read.wait(SECONDS)
         events = super().read(timeout_seconds)
         if any(event.path is None for event in events):

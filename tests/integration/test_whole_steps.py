@@ -16,7 +16,7 @@ from cachetier.errors import InvalidRequestError, NotFoundError
 from cachetier.local.catalog import saves, shards
 from cachetier.restore.fill import Room
 from cachetier.restore.restore import Restore
-from cachetier.steps.whole_steps import ComingBack, WholeSteps
+from cachetier.steps.whole_steps import RemainingShards, WholeSteps
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.drain_node import BLOCK, REMOTE, Node, patterned
 
@@ -93,7 +93,7 @@ def info(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_node_that_never_saw_a_step_has_all_of_it(
     replaced: Replaced, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert replaced.steps.begin("run", 7) == ComingBack(6, 2 * (SIZE_BYTES + 1))
+    assert replaced.steps.begin("run", 7) == RemainingShards(6, 2 * (SIZE_BYTES + 1))
     told = replaced.wait_for("step.restored", caplog)
     assert told.getMessage().startswith("run/7 is back here: 6 shards, 16.8 MB in ")
     assert len(replaced.names_here()) == 6
@@ -102,7 +102,7 @@ def test_a_node_that_never_saw_a_step_has_all_of_it(
     assert opened.descriptor is not None
     with open(opened.descriptor, "rb") as file:
         assert file.read() == patterned(LARGE, 1)
-    assert replaced.steps.begin("run", 7) == ComingBack(0, 0)
+    assert replaced.steps.begin("run", 7) == RemainingShards(0, 0)
 
 
 def test_of_a_step_only_the_ranks_come_that_are_named(

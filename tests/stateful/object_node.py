@@ -21,10 +21,10 @@ from cachetier.model.backpressure import WhenFull
 from cachetier.model.objects import NO_HEAD, Head, Mount
 from cachetier.model.shard import INLINE_BYTES
 from cachetier.notifier import Changes
-from cachetier.objects.base import DeclaredPart, Piece, PutAnswer, PutObject, StoredPart
+from cachetier.objects.base import DeclaredPart, ObjectPart, PutAnswer, PutObject, StoredPart
 from cachetier.objects.foreign import in_bucket
 from cachetier.objects.intake import ObjectIntake
-from cachetier.objects.ordering import Place
+from cachetier.objects.ordering import PlaceInOrder
 from cachetier.objects.puts import ObjectPuts
 from cachetier.objects.reads import ObjectReads
 from cachetier.objects.uploads import ObjectUploads
@@ -72,8 +72,10 @@ def mounted_at(
 class NodeOrdering:
     """Keeps the order of this node alone."""
 
-    def before_commit(self, _mount: Mount, _keys: Sequence[str]) -> AbstractContextManager[Place]:
-        return nullcontext(Place())
+    def before_commit(
+        self, _mount: Mount, _keys: Sequence[str]
+    ) -> AbstractContextManager[PlaceInOrder]:
+        return nullcontext(PlaceInOrder())
 
 
 class ObjectNode:
@@ -166,7 +168,7 @@ class ObjectNode:
         assert digest_of(data) == opened.found.digest
         return data
 
-    def _bytes_of(self, piece: Piece) -> bytes:
+    def _bytes_of(self, piece: ObjectPart) -> bytes:
         with self.objects.open_piece(piece, 0.0) as opened:
             blocks = range(blocks_of(piece.size_bytes))
             return b"".join(bytes(opened.read_block(number)) for number in blocks)

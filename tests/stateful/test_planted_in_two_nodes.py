@@ -15,7 +15,7 @@ from cachetier_client.bucket_format.publication import Claimant, ClaimState
 from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.schedule.queue_state import QueueState
 from cachetier.drain.upload import packs, uploader
-from cachetier.drain.upload.target import Found
+from cachetier.drain.upload.target import VerifiedObject
 from cachetier.drain.upload.uploader import Upload
 from cachetier.model.shard import Shard
 from cachetier.reclaim.evict import Evictor
@@ -121,13 +121,13 @@ def test_the_answer_of_a_write_that_is_believed(
     """It names an ETag, which is no digest, and perhaps of nothing that was stored."""
     put = Upload.put
 
-    def trusting(self: Upload) -> Found:
+    def trusting(self: Upload) -> VerifiedObject:
         key = self._target.key
         if self._store.head(key) is not None:
             return put(self)
         with self._body() as (view, sent, metadata):
             self._store.put(key, view, digest=sent.digest, metadata=metadata, condition=IF_ABSENT)
-        return Found("", sent)
+        return VerifiedObject("", sent)
 
     monkeypatch.setattr(Upload, "put", trusting)
 

@@ -12,7 +12,7 @@ from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.doors.http.body import Blocks
 from cachetier.doors.http.pools import Pools
-from cachetier.doors.http.ranges import Span
+from cachetier.doors.http.ranges import ByteRange
 from cachetier.restore.block_reader import BlockReader
 from cachetier.restore.restore import Opened, Restore
 
@@ -41,7 +41,7 @@ class Download:
     def close(self) -> None:
         self._reader.close()
 
-    async def pieces(self, span: Span) -> AsyncGenerator[bytes, None]:
+    async def pieces(self, span: ByteRange) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of ``span``; the next block is read while the last one is sent.
 
         Raises:

@@ -13,7 +13,7 @@ _ONE_RANGE = re.compile(r"\s*bytes\s*=\s*(\d*)\s*-\s*(\d*)\s*", re.ASCII | re.IG
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteRange:
     """Bytes from ``start`` up to and without ``end``."""
 
     start: int
@@ -29,7 +29,7 @@ class Span:
         return range(self.start // BLOCK_BYTES, blocks_of(self.end))
 
 
-def span_of(text: str | None, size_bytes: int) -> Span | None:
+def span_of(text: str | None, size_bytes: int) -> ByteRange | None:
     """Return what the header ``Range`` asks for, or None for the whole.
 
     What is not one range of bytes is ignored, as RFC 9110 wants.
@@ -51,4 +51,4 @@ def span_of(text: str | None, size_bytes: int) -> Span | None:
         return None
     if start >= end:
         raise RangeError(f"{text!r} holds none of the shard's {size_bytes} bytes")
-    return Span(start, end)
+    return ByteRange(start, end)

@@ -27,7 +27,7 @@ from cachetier.doors.http.paths import RequestTarget
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import MethodError
 from cachetier.doors.http.queries import Query, digest_of, size_of
-from cachetier.doors.http.ranges import Span, span_of
+from cachetier.doors.http.ranges import ByteRange, span_of
 from cachetier.doors.http.sending import SentAnswer
 from cachetier.doors.http.slots import Slots
 from cachetier.doors.http.upload import HttpPut, put_large, put_small
@@ -193,7 +193,7 @@ class Shards:
         span = span_of(wanted, size_bytes)
         if span is not None:
             described["Content-Range"] = f"bytes {span.start}-{span.end - 1}/{size_bytes}"
-        whole = Span(0, size_bytes)
+        whole = ByteRange(0, size_bytes)
         described["Content-Length"] = str((span or whole).size_bytes)
         status = 200 if span is None else 206
         await _stream(download, span or whole, status, described, send)
@@ -218,7 +218,7 @@ class Shards:
 
 
 async def _stream(
-    download: Download, span: Span, status: int, headers: dict[str, str], send: Send
+    download: Download, span: ByteRange, status: int, headers: dict[str, str], send: Send
 ) -> None:
     """Send the head with the first verified bytes: a damaged shard is an error, not a stump."""
     raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]

@@ -57,7 +57,7 @@ from cachetier.errors import (
     NoSuchKeyError,
     ReadOnlyMountError,
 )
-from cachetier.local.catalog.objects import Condition
+from cachetier.local.catalog.objects import KeyCondition
 from cachetier.model.objects import Mount
 from cachetier.objects.base import Objects, PutAnswer
 
@@ -306,7 +306,7 @@ class S3App(Front):
         return xml_answer("DeleteResult", fields, headers)
 
     async def _deleted(
-        self, call: Call, mount: Mount, keys: Sequence[str], wanted: Mapping[str, Condition]
+        self, call: Call, mount: Mount, keys: Sequence[str], wanted: Mapping[str, KeyCondition]
     ) -> PutAnswer:
         """Delete keys of one mount, which all have one condition, or none; the audit names each."""
         with ExitStack() as doing:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 
 from cachetier.doors.s3.errors import refused
-from cachetier.local.catalog.objects import Condition
+from cachetier.local.catalog.objects import KeyCondition
 
 MATCH, MATCH_SIZE = "if-match", "x-amz-if-match-size"
 MATCH_TIME = "x-amz-if-match-last-modified-time"
@@ -61,7 +61,7 @@ def is_unchanged(
     return since is not None and _is_before_or_at(modified_at, since)
 
 
-def of_deletion(wanted: Mapping[str, str]) -> Condition:
+def of_deletion(wanted: Mapping[str, str]) -> KeyCondition:
     """Return what must hold of an object to be deleted, by the names of headers.
 
     Raises:
@@ -76,7 +76,7 @@ def of_deletion(wanted: Mapping[str, str]) -> Condition:
     if size is not None and not (size.isascii() and size.isdecimal() and len(size) <= _SIZE_DIGITS):
         raise refused("InvalidArgument", f"{size[:60]!a} is no size of an object")
     etag = None if match is None else unquoted(match)
-    return Condition(False, etag, None if size is None else int(size), at)
+    return KeyCondition(False, etag, None if size is None else int(size), at)
 
 
 def _is_after(modified_at: float, text: str) -> bool:

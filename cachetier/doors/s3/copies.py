@@ -14,7 +14,7 @@ from cachetier.access.principals import Caller
 from cachetier.doors.http.body import Body
 from cachetier.doors.http.limits import RequestLimits
 from cachetier.doors.http.pools import Pools
-from cachetier.doors.http.ranges import Span
+from cachetier.doors.http.ranges import ByteRange
 from cachetier.doors.s3.answers import Fields, iso_date, xml_answer
 from cachetier.doors.s3.checksums import Checksums, fields_of
 from cachetier.doors.s3.conditions import COPY_PREFIX, is_unchanged
@@ -26,7 +26,7 @@ from cachetier.doors.s3.sending import Bytes, Sending
 from cachetier.doors.s3.uploads import UploadHandlers
 from cachetier.doors.s3.writes import Writes
 from cachetier.model.objects import Mount
-from cachetier.objects.base import Found, Objects
+from cachetier.objects.base import FoundObject, Objects
 
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{1,18})", re.ASCII)
 _UNHURRIED = RequestLimits(progress_bytes=0)  # a source that we read is no slow client
@@ -77,7 +77,7 @@ class CopyHandlers:
     @asynccontextmanager
     async def _opened(
         self, request: S3Request, source: tuple[Mount, str]
-    ) -> AsyncIterator[tuple[Found, Incoming]]:
+    ) -> AsyncIterator[tuple[FoundObject, Incoming]]:
         opened = await self._pools.patient(self._objects.open, *source)
         found = opened.found
         if is_unchanged(request.headers, found.etag, found.modified_at, COPY_PREFIX):
@@ -91,13 +91,13 @@ class CopyHandlers:
             yield found, Incoming(body, span.size_bytes, Checksums({}))
 
 
-def _span(text: str | None, size_bytes: int) -> Span:
+def _span(text: str | None, size_bytes: int) -> ByteRange:
     if text is None:
-        return Span(0, size_bytes)
+        return ByteRange(0, size_bytes)
     match = _RANGE.fullmatch(text)
     if match is None or not int(match[1]) <= int(match[2]) < size_bytes:
         raise refused("InvalidArgument", f"the range of the copy is none of {size_bytes} bytes")
-    return Span(int(match[1]), int(match[2]) + 1)
+    return ByteRange(int(match[1]), int(match[2]) + 1)
 
 
 def _receiving(blocks: AsyncGenerator[Bytes, None]) -> Receive:

@@ -17,7 +17,7 @@ from defusedxml.sax import parseString
 from cachetier.doors.s3.checksums import declared_in
 from cachetier.doors.s3.conditions import MATCH, MATCH_SIZE, MATCH_TIME, of_deletion, unquoted
 from cachetier.doors.s3.errors import refused
-from cachetier.local.catalog.objects import Condition
+from cachetier.local.catalog.objects import KeyCondition
 from cachetier.model.objects import OBJECT_PART_LIMIT
 from cachetier.objects.base import DeclaredPart
 
@@ -37,7 +37,7 @@ class Deletion:
     ``quiet``: what was deleted is not listed.
     """
 
-    keys: Mapping[str, Condition]
+    keys: Mapping[str, KeyCondition]
     quiet: bool
 
 
@@ -60,7 +60,7 @@ def read_deletion(body: bytes) -> Deletion:
             NotImplemented where a version is named, or a key twice with other conditions.
     """
     entries, fields = _read(body, "Delete", "Object", KEYS_LIMIT)
-    keys: dict[str, Condition] = {}
+    keys: dict[str, KeyCondition] = {}
     for entry in entries:
         if not entry.get("Key"):
             raise refused("MalformedXML", "an object to delete has no key")

@@ -16,7 +16,7 @@ from cachetier.doors.s3.answers import Fields, iso_date
 from cachetier.doors.s3.errors import refused
 from cachetier.doors.s3.requests import S3Request
 from cachetier.model.objects import Mount
-from cachetier.objects.base import Found, Objects, Page
+from cachetier.objects.base import FoundObject, Objects, Page
 
 PAGE_LIMIT = 1000
 
@@ -37,7 +37,7 @@ def page_of(objects: Objects, mounts: Sequence[Mount], wanted: Wanted) -> Page:
     Raises:
         RemoteError: The bucket cannot be asked.
     """
-    found: list[Found] = []
+    found: list[FoundObject] = []
     prefixes: list[str] = []
     if wanted.limit == 0:
         return Page((), (), None)
@@ -68,7 +68,7 @@ def _of_mount(objects: Objects, mount: Mount, wanted: Wanted, limit: int) -> Pag
     return objects.list(mount, prefix, wanted.delimiter, after, limit)
 
 
-def _last(found: Sequence[Found], prefixes: Sequence[str]) -> str:
+def _last(found: Sequence[FoundObject], prefixes: Sequence[str]) -> str:
     return max([each.key for each in found[-1:]] + list(prefixes[-1:]), key=str.encode)
 
 
@@ -150,7 +150,7 @@ def _document(
     return document
 
 
-def _entry(found: Found, encoded: KeyEncoding, owner: str | None) -> Fields:
+def _entry(found: FoundObject, encoded: KeyEncoding, owner: str | None) -> Fields:
     owned: Fields = [] if owner is None else [("Owner", [("ID", owner), ("DisplayName", owner)])]
     return [
         ("Key", encoded(found.key)),

@@ -11,7 +11,7 @@ from starlette.types import Send
 from cachetier.access.principals import Caller
 from cachetier.doors.http.pools import Pools
 from cachetier.doors.http.problems import RangeError
-from cachetier.doors.http.ranges import Span, span_of
+from cachetier.doors.http.ranges import ByteRange, span_of
 from cachetier.doors.http.sending import SentAnswer
 from cachetier.doors.http.slots import Slots
 from cachetier.doors.s3.answers import LEVEL
@@ -23,7 +23,7 @@ from cachetier.doors.s3.sending import Sending, send_bytes
 from cachetier.errors import NotFoundError
 from cachetier.model.objects import OBJECT_PART_LIMIT, Mount
 from cachetier.model.shard import INLINE_BYTES
-from cachetier.objects.base import Found, Objects, OpenedObject
+from cachetier.objects.base import FoundObject, Objects, OpenedObject
 
 LOOKS_AT_MOVING_KEY = 5
 _OVERRIDE = "response-"
@@ -75,7 +75,7 @@ class ReadHandlers:
         span = _span(request, found)
         headers = Response(headers=_described(request, found, span)).raw_headers
         sending = Sending(self._objects, opened, self._pools, self._timeout_seconds)
-        whole = span or Span(0, found.size_bytes)
+        whole = span or ByteRange(0, found.size_bytes)
         async with AsyncExitStack() as held:
             if whole.size_bytes > INLINE_BYTES:
                 place = self._downloads.hold(caller.holder, sent, self._timeout_seconds)
@@ -83,16 +83,16 @@ class ReadHandlers:
             await send_bytes(sending.blocks(whole), _status(span), headers, sent)
 
 
-def _unchanged(found: Found) -> Response:
+def _unchanged(found: FoundObject) -> Response:
     named = {"etag": f'"{found.etag}"', "last-modified": http_date(found.modified_at)}
     return Response(status_code=304, headers=named)
 
 
-def _status(span: Span | None) -> int:
+def _status(span: ByteRange | None) -> int:
     return 200 if span is None else 206
 
 
-def _span(request: S3Request, found: Found) -> Span | None:
+def _span(request: S3Request, found: FoundObject) -> ByteRange | None:
     """Return which bytes are asked for, by a range or as a part; None for all."""
     ranged = request.headers.get("range")
     if "partNumber" in request.query:
@@ -105,7 +105,7 @@ def _span(request: S3Request, found: Found) -> Span | None:
         raise refused("InvalidRange", error.message) from None
 
 
-def _part(request: S3Request, found: Found) -> Span | None:
+def _part(request: S3Request, found: FoundObject) -> ByteRange | None:
     number = request.number("partNumber", 0, 1, OBJECT_PART_LIMIT + 1)
     sizes = found.part_sizes or (found.size_bytes,)
     if number > len(sizes):
@@ -113,10 +113,10 @@ def _part(request: S3Request, found: Found) -> Span | None:
     if not found.size_bytes:
         return None
     start = sum(sizes[: number - 1])
-    return Span(start, start + sizes[number - 1])
+    return ByteRange(start, start + sizes[number - 1])
 
 
-def _described(request: S3Request, found: Found, span: Span | None) -> dict[str, str]:
+def _described(request: S3Request, found: FoundObject, span: ByteRange | None) -> dict[str, str]:
     """Return the headers that say what an object is, and which of its bytes come."""
     described = {
         "content-type": "binary/octet-stream",
@@ -143,7 +143,7 @@ def _described(request: S3Request, found: Found, span: Span | None) -> dict[str,
     return described
 
 
-def _checksums(found: Found) -> dict[str, str]:
+def _checksums(found: FoundObject) -> dict[str, str]:
     """Return the checksums of an object: of its bytes, or of its parts' checksums, never both.
 
     An answer has one type for all, and clients take the first that they know for the one of it.

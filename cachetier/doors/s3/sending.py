@@ -13,8 +13,8 @@ from typing import Any
 from starlette.types import Send
 
 from cachetier.doors.http.pools import Pools
-from cachetier.doors.http.ranges import Span
-from cachetier.objects.base import Objects, OpenedObject, Piece, PieceBytes
+from cachetier.doors.http.ranges import ByteRange
+from cachetier.objects.base import ObjectPart, Objects, OpenedObject, PieceBytes
 
 PIECE_BYTES = 1 << 20
 BLOCK_BYTES = 4 << 20
@@ -33,7 +33,7 @@ class Sending:
         self._pools = pools
         self._timeout_seconds = timeout_seconds
 
-    async def blocks(self, span: Span) -> AsyncGenerator[Bytes, None]:
+    async def blocks(self, span: ByteRange) -> AsyncGenerator[Bytes, None]:
         """Yield the bytes of ``span`` in order; what was yielded is sound.
 
         Raises:
@@ -50,11 +50,11 @@ class Sending:
             start = max(span.start - piece.start, 0)
             end = min(span.end - piece.start, piece.size_bytes)
             if start < end:
-                async with aclosing(self._piece(piece, Span(start, end))) as blocks:
+                async with aclosing(self._piece(piece, ByteRange(start, end))) as blocks:
                     async for block in blocks:
                         yield block
 
-    async def _piece(self, piece: Piece, span: Span) -> AsyncGenerator[Bytes, None]:
+    async def _piece(self, piece: ObjectPart, span: ByteRange) -> AsyncGenerator[Bytes, None]:
         async with AsyncExitStack() as held:
             opening = self._objects.open_piece(piece, self._timeout_seconds)
             content = await self._pools.owned(_closer(opening), opening.__enter__)

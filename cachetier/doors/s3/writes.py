@@ -22,7 +22,7 @@ from cachetier.doors.s3.heads import head_of
 from cachetier.doors.s3.incoming import Incoming
 from cachetier.doors.s3.requests import S3Request
 from cachetier.errors import InvalidRequestError, ReadOnlyMountError
-from cachetier.local.catalog.objects import Condition
+from cachetier.local.catalog.objects import KeyCondition
 from cachetier.model.levels import Level, checked_level, covers
 from cachetier.model.objects import Head, Mode, Mount
 from cachetier.objects.base import Objects, PutAnswer, PutObject
@@ -159,7 +159,9 @@ class Writes:
         answer = await self.deleted(mount, [request.key], of_deletion(request.headers))
         return Response(status_code=204, headers=await self.acknowledged(mount, answer, ack))
 
-    async def deleted(self, mount: Mount, keys: Sequence[str], condition: Condition) -> PutAnswer:
+    async def deleted(
+        self, mount: Mount, keys: Sequence[str], condition: KeyCondition
+    ) -> PutAnswer:
         """Delete keys, under a condition one alone; return the answer that covers all of them."""
         pool = self._pools.patient if condition.asks else self._pools.quick  # it may ask the bucket
         answers = await pool(self._objects.delete, mount, keys, condition)

@@ -15,7 +15,7 @@ from cachetier.remote.settings import RemoteSettings
 LIMIT_BYTES = 4096
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _KeptFinding(msgspec.Struct, frozen=True):
     remote: str
     at_once: int
 
@@ -37,7 +37,7 @@ class Found:
         if at_once == self._at_once:
             return
         self._at_once = at_once
-        body = msgspec.json.encode(_Kept(self._remote, at_once))
+        body = msgspec.json.encode(_KeptFinding(self._remote, at_once))
         try:
             os.pwrite(self._descriptor, body, 0)
             os.ftruncate(self._descriptor, len(body))
@@ -46,7 +46,9 @@ class Found:
 
     def _read(self) -> int | None:
         try:
-            kept = msgspec.json.decode(os.pread(self._descriptor, LIMIT_BYTES, 0), type=_Kept)
+            kept = msgspec.json.decode(
+                os.pread(self._descriptor, LIMIT_BYTES, 0), type=_KeptFinding
+            )
         except (OSError, msgspec.DecodeError):
             return None
         return kept.at_once if kept.remote == self._remote and kept.at_once > 0 else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from cachetier_client.circuit_breaker import CircuitBreaker, State
+from cachetier_client.circuit_breaker import BreakerState, CircuitBreaker
 from cachetier_client.clock import Clock
 from msgspec import Struct
 
@@ -54,12 +54,14 @@ class RemoteHealth:
     @property
     def allowed(self) -> int:
         """How many items may be under way."""
-        return {State.CLOSED: UNLIMITED, State.HALF_OPEN: 1, State.OPEN: 0}[self._breaker.state]
+        return {BreakerState.CLOSED: UNLIMITED, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 0}[
+            self._breaker.state
+        ]
 
     @property
     def is_away(self) -> bool:
         """Whether nothing but probes goes out."""
-        return self._breaker.state is State.OPEN
+        return self._breaker.state is BreakerState.OPEN
 
     def seconds_until_probe(self) -> float:
         return max(0.0, self._breaker.probe_at - self._clock.monotonic())
@@ -77,7 +79,7 @@ class RemoteHealth:
 
     def succeeded(self) -> None:
         """An item was done: the remote is well."""
-        if self._breaker.state is State.CLOSED and self._reported:
+        if self._breaker.state is BreakerState.CLOSED and self._reported:
             return
         with self._lock:
             self._reported = True

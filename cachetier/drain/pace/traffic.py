@@ -21,7 +21,7 @@ from cachetier_client.bucket_format.uploads import LARGE_PART_BYTES, usual_uploa
 from cachetier_client.clock import Clock
 
 from cachetier.drain.pace.found import Found
-from cachetier.drain.upload.compression_model import Link
+from cachetier.drain.upload.compression_model import LinkRate
 from cachetier.errors import ThrottledError
 from cachetier.model.bandwidth import Bandwidth
 from cachetier.model.pace import Pace, PaceState
@@ -76,10 +76,10 @@ class Throughput:
         else:
             self._bound.note(speed * most, now)
 
-    def link(self, now: float) -> Link | None:
+    def link(self, now: float) -> LinkRate | None:
         """Return what the link takes, or None while nobody knows."""
         guess = self._guess(now)
-        return Link(guess, min(guess, self._seen.value)) if guess is not None else None
+        return LinkRate(guess, min(guess, self._seen.value)) if guess is not None else None
 
     def _guess(self, now: float) -> float | None:
         known = [mean for mean in (self._full, self._bound) if mean.at is not None]
@@ -167,7 +167,7 @@ class Traffic:
         with self._lock:
             self._handed_bytes -= size_bytes
 
-    def link(self) -> Link | None:
+    def link(self) -> LinkRate | None:
         """Return what the link takes now, as far as known, and no more than the limits allow."""
         pace = self.pace.state()
         with self._lock:
@@ -177,8 +177,8 @@ class Traffic:
             limits.append(pace.writes_per_second * LARGE_PART_BYTES)
         if limits:
             limit = max(1.0, min(limits))
-            known = link or Link(limit, limit)
-            link = Link(*(min(limit, speed) for speed in astuple(known)))
+            known = link or LinkRate(limit, limit)
+            link = LinkRate(*(min(limit, speed) for speed in astuple(known)))
         return link
 
     def _note_part(self, bytes_per_second: float) -> None:

@@ -37,7 +37,7 @@ Wish = tuple[str | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
+class FlowShares:
     """How far each flow has got; ``now`` is the virtual time, ``ends`` when each is through.
 
     Start-time fair queueing by bytes handed out: each *flow* (a run, or a class of work) has a
@@ -56,12 +56,12 @@ class Shares:
         """Return when the next item of ``flow`` starts: the lowest is next."""
         return max(self.now, self.ends.get(flow, 0.0))
 
-    def after(self, flow: str, size_bytes: int, weight: float) -> Shares:
+    def after(self, flow: str, size_bytes: int, weight: float) -> FlowShares:
         """Return the shares once ``flow`` was handed an item of ``size_bytes``."""
         now = self.start(flow)
         ends = {name: end for name, end in self.ends.items() if end > now}
         ends[flow] = now + (size_bytes + ITEM_BYTES) / weight
-        return Shares(now, ends)
+        return FlowShares(now, ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ EQUAL = Weights()
 class RunShares:
     """What was handed out to runs: of the whole link, and inside of each group."""
 
-    inside: Mapping[str, Shares] = field(default_factory=dict)
+    inside: Mapping[str, FlowShares] = field(default_factory=dict)
 
     def start(self, path: Path) -> tuple[float, ...]:
         """Return when the next item of a run starts, its group's first: the lowest is next."""
@@ -133,8 +133,8 @@ class RunShares:
         }
         return RunShares({**self.inside, **changed})
 
-    def _of(self, parent: str) -> Shares:
-        return self.inside.get(parent) or Shares()
+    def _of(self, parent: str) -> FlowShares:
+        return self.inside.get(parent) or FlowShares()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,7 @@ class Fairness:
     """What was handed out so far: to runs, and of what is urgent to each of its classes."""
 
     runs: RunShares = field(default_factory=RunShares)
-    urgent: Shares = field(default_factory=Shares)
+    urgent: FlowShares = field(default_factory=FlowShares)
 
 
 def _nobody_waits(_who: Save | str) -> bool:

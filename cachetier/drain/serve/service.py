@@ -38,7 +38,7 @@ from cachetier.drain.schedule import scheduler
 from cachetier.drain.schedule.scheduler import SaveView
 from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind, Work, object_task, task_of
 from cachetier.drain.serve.snapshot import mounts_to_show, unfinished
-from cachetier.drain.upload.compression_model import Verdict
+from cachetier.drain.upload.compression_model import CompressionVerdict
 from cachetier.drain.upload.stopwatch import Phases
 from cachetier.errors import (
     BackpressureError,
@@ -184,7 +184,9 @@ class DrainService:
         """Add what was copied inside the remote since the last call; take whether it may be."""
         self._stats.copied(counts, state)
 
-    def report_compression(self, blocks: Mapping[str, int], runs: Mapping[str, Verdict]) -> NoReply:
+    def report_compression(
+        self, blocks: Mapping[str, int], runs: Mapping[str, CompressionVerdict]
+    ) -> NoReply:
         """Take how blocks were stored since the last call, and of each run the last verdict."""
         self._stats.compression.hear(blocks, runs)
 

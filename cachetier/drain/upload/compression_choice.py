@@ -19,7 +19,13 @@ from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
 from cachetier.drain.upload.compression_log import CompressionLog
-from cachetier.drain.upload.compression_model import CompressionSample, Link, Means, judge, together
+from cachetier.drain.upload.compression_model import (
+    CompressionSample,
+    LinkRate,
+    Means,
+    judge,
+    together,
+)
 from cachetier.drain.upload.compressor import Compressor, Recipe
 from cachetier.drain.upload.encoding import SAMPLED, AutoEncoding, Encoding
 from cachetier.drain.upload.frame_packer import FRAMES_AT_ONCE
@@ -46,7 +52,7 @@ class Chooser:
         self,
         compressor: Compressor,
         decisions: CompressionLog,
-        link: Callable[[], Link | None] = lambda: None,
+        link: Callable[[], LinkRate | None] = lambda: None,
         allowed: Callable[[], tuple[int, float]] | None = None,
     ) -> None:
         self._compressor = compressor

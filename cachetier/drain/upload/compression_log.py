@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from cachetier.drain.upload.compression_model import Verdict
+from cachetier.drain.upload.compression_model import CompressionVerdict
 
 RUNS_KEPT = 32
 
@@ -25,9 +25,9 @@ class CompressionLog:
 
     def _begin(self) -> None:
         self._blocks = {"compressed": 0, "stored": 0}
-        self._runs: OrderedDict[str, Verdict] = OrderedDict()
+        self._runs: OrderedDict[str, CompressionVerdict] = OrderedDict()
 
-    def note(self, run: str, verdict: Verdict) -> None:
+    def note(self, run: str, verdict: CompressionVerdict) -> None:
         """Remember what was decided for ``run``."""
         with self._lock:
             self._runs.pop(run, None)
@@ -40,7 +40,7 @@ class CompressionLog:
         with self._lock:
             self._blocks["compressed" if compressed else "stored"] += blocks
 
-    def news(self) -> tuple[Mapping[str, int], Mapping[str, Verdict]] | None:
+    def news(self) -> tuple[Mapping[str, int], Mapping[str, CompressionVerdict]] | None:
         """Return the blocks and runs that are new since the last time; None if none are."""
         with self._lock:
             if not self._runs and not any(self._blocks.values()):
@@ -49,7 +49,7 @@ class CompressionLog:
             self._begin()
             return news
 
-    def hear(self, blocks: Mapping[str, int], runs: Mapping[str, Verdict]) -> None:
+    def hear(self, blocks: Mapping[str, int], runs: Mapping[str, CompressionVerdict]) -> None:
         """Take what another's ``news`` returned."""
         for kind in ("compressed", "stored"):
             self.count(compressed=kind == "compressed", blocks=blocks[kind])

@@ -45,7 +45,7 @@ def together(samples: Sequence[CompressionSample]) -> CompressionSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkRate:
     """What a link takes: the best guess, and what was seen to go through."""
 
     bytes_per_second: float
@@ -56,13 +56,13 @@ class Link:
 class Means:
     """What there is to work with now: a link, None where unknown, and threads that may compress."""
 
-    link: Link | None
+    link: LinkRate | None
     threads: int
     pause_seconds_per_byte: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CompressionVerdict:
     """What to do, and the numbers that say so; ``sure`` if a slower link cannot change it."""
 
     compress: bool
@@ -73,16 +73,16 @@ class Verdict:
     why: str
 
 
-def judge(sample: CompressionSample, means: Means) -> Verdict:
+def judge(sample: CompressionSample, means: Means) -> CompressionVerdict:
     """Return whether to compress what is like ``sample``."""
     seconds_per_byte = (sample.seconds_per_byte + means.pause_seconds_per_byte) / means.threads
     speed, link = 1.0 / max(seconds_per_byte, 1e-12), means.link
     if sample.ratio > WORTHWHILE_RATIO:
         why = f"a sample shrank to {sample.ratio:.2f} of its size only: stored as it is"
-        return Verdict(False, True, sample.ratio, speed, _guess(link), why)
+        return CompressionVerdict(False, True, sample.ratio, speed, _guess(link), why)
     if link is None:
         why = f"a sample shrank to {sample.ratio:.2f}, and the link's speed is not known yet: "
-        return Verdict(True, False, sample.ratio, speed, None, f"{why}compressed")
+        return CompressionVerdict(True, False, sample.ratio, speed, None, f"{why}compressed")
     guess = link.bytes_per_second
     raw_seconds, packed_seconds = _times(sample.ratio, seconds_per_byte, guess)
     compress = _pays(sample.ratio, seconds_per_byte, guess)
@@ -92,7 +92,7 @@ def judge(sample: CompressionSample, means: Means) -> Verdict:
         f"at {shown_size(speed)}/s: {'compressed' if compress else 'stored as it is'}"
     )
     sure = compress or not _pays(sample.ratio, seconds_per_byte, link.seen_bytes_per_second)
-    return Verdict(compress, sure, sample.ratio, speed, guess, why)
+    return CompressionVerdict(compress, sure, sample.ratio, speed, guess, why)
 
 
 def _pays(ratio: float, seconds_per_byte: float, link: float) -> bool:
@@ -105,7 +105,7 @@ def _times(ratio: float, seconds_per_byte: float, link: float) -> tuple[float, f
     return 1.0 / link, max(ratio / link, seconds_per_byte)
 
 
-def _guess(link: Link | None) -> float | None:
+def _guess(link: LinkRate | None) -> float | None:
     return link.bytes_per_second if link is not None else None
 
 

@@ -14,7 +14,12 @@ from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of
 
 from cachetier.drain.upload.compression_log import CompressionLog
-from cachetier.drain.upload.compression_model import CompressionSample, Means, Verdict, judge
+from cachetier.drain.upload.compression_model import (
+    CompressionSample,
+    CompressionVerdict,
+    Means,
+    judge,
+)
 from cachetier.drain.upload.compressor import Compressor, Made, Recipe
 from cachetier.drain.upload.source import ShardSource
 from cachetier.drain.upload.target import UploadTarget
@@ -139,7 +144,7 @@ class AutoEncoding(Encoding):
                 return self.recipe
             return SAMPLED if self._stored % SAMPLED_EVERY == 0 else STORED
 
-    def _restart(self, verdict: Verdict) -> None:
+    def _restart(self, verdict: CompressionVerdict) -> None:
         """Raise PlainPaysError if that is so, and early enough."""
         early = self._submitted <= 1 + self._blocks * RESTART_SHARE
         self._may_restart = self._may_restart and early

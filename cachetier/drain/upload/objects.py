@@ -25,7 +25,7 @@ from cachetier_client.bucket_format.uploads import (
 )
 
 from cachetier.drain.upload.source import Lend
-from cachetier.drain.upload.target import ConflictError, Found, UploadTarget, is_verified
+from cachetier.drain.upload.target import ConflictError, UploadTarget, VerifiedObject, is_verified
 from cachetier.drain.upload.uploader import ROUNDS, UploadContext
 from cachetier.errors import PreconditionFailedError, RemoteDigestError, RemoteError
 from cachetier.model.objects import NOTHING_THERE, WHATEVER_IS_THERE
@@ -61,7 +61,7 @@ class ObjectTarget(UploadTarget):
         lend: Lend,
         _sent: Stored | None = None,
         answered: str | None = None,
-    ) -> Found | Condition:
+    ) -> VerifiedObject | Condition:
         """Return the version as it lies there, verified; or the condition to write it under.
 
         ``answered`` is the ETag of the last write, as its answer said.
@@ -73,7 +73,7 @@ class ObjectTarget(UploadTarget):
         if info is None or not (self.is_folder(info) or self.wrote(info)):
             return self.over(info)
         if self.is_folder(info) or is_verified(store, info, raw.size_bytes, raw.digest, lend):
-            return Found(info.etag, raw)
+            return VerifiedObject(info.etag, raw)
         return if_match(info.etag)  # ours, and damaged on the way
 
     def is_folder(self, info: ObjectInfo) -> bool:

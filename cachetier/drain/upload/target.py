@@ -78,7 +78,7 @@ def noticing_blocked(store: ObjectStore, key: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class VerifiedObject:
     """What was to lie under a key, and does, verified."""
 
     etag: str
@@ -145,7 +145,7 @@ class UploadTarget:
         lend: Lend,
         sent: Stored | None = None,
         _answered: str | None = None,
-    ) -> Found | Condition:
+    ) -> VerifiedObject | Condition:
         """Return how this lies there, verified; or the condition to write it under.
 
         Only what this store itself replaced is replaced there, and nothing that a document speaks
@@ -171,7 +171,7 @@ class UploadTarget:
         if verdict is Existing.OURS or streamed:
             found = _verified(store, info, self, lend, sent)
             if found is not None:
-                return Found(info.etag, found)
+                return VerifiedObject(info.etag, found)
         if verdict is Existing.UNKNOWN_CODEC:
             codec = info.metadata.get(CODEC_KEY)
             raise ConflictError(f"{key} is stored by {codec}, which this version cannot decode")

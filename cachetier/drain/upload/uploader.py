@@ -61,9 +61,9 @@ from cachetier.drain.upload.part_room import GivenBackError, PartRoom
 from cachetier.drain.upload.server_copies import Ask, Copies, Donor, nobody
 from cachetier.drain.upload.source import InlineSource, ShardSource
 from cachetier.drain.upload.target import (
-    Found,
     RefusedKeyError,
     UploadTarget,
+    VerifiedObject,
     abort_replaced,
     noticing_blocked,
 )
@@ -199,7 +199,7 @@ class Upload:
         self._donor: Donor | None = None
         self._done: list[UploadedPart] = []
 
-    def send(self) -> Found:
+    def send(self) -> VerifiedObject:
         """Bring the object to its key, and return what lies there, verified.
 
         Raises:
@@ -217,12 +217,12 @@ class Upload:
         """Bring all parts, without making them an object; raises as ``send``."""
         self._in_rounds(lambda parts: parts)
 
-    def _look(self, sent: Stored | None = None) -> Found | Condition:
+    def _look(self, sent: Stored | None = None) -> VerifiedObject | Condition:
         return self._target.look(self._store, self._context.buffers.lend, sent, self._answered)
 
     # --- in one put ------------------------------------------------------------------------------
 
-    def put(self) -> Found:
+    def put(self) -> VerifiedObject:
         """Bring an object of one span to its key in one request; raises as ``send``."""
         target = self._target
         condition, refused = target.first_condition, False
@@ -242,7 +242,7 @@ class Upload:
                 except PreconditionFailedError:
                     refused = condition == IF_ABSENT
             found = self._look(sent)
-            if isinstance(found, Found):
+            if isinstance(found, VerifiedObject):
                 return found
             condition = found
         if refused and condition == IF_ABSENT:
@@ -284,10 +284,10 @@ class Upload:
 
     # --- in parts --------------------------------------------------------------------------------
 
-    def _send_in_parts(self) -> Found:
+    def _send_in_parts(self) -> VerifiedObject:
         target, copies = self._target, self._context.copies
         found = self._look(sent_before(self._journal, target.content))
-        if isinstance(found, Found):
+        if isinstance(found, VerifiedObject):
             if self._journal.record.upload_id is not None:
                 self._abort()
             return found
@@ -319,7 +319,7 @@ class Upload:
         key = self._target.key
         raise RemoteDigestError(f"{key} does not keep what was sent", key=key)
 
-    def complete(self, parts: Sequence[UploadedPart]) -> Found | None:
+    def complete(self, parts: Sequence[UploadedPart]) -> VerifiedObject | None:
         """Make the parts an object; return what lies there, verified, if that is it."""
         target, record = self._target, self._journal.record
         sent = stored_of(record.codec, parts, target.content, record.element_size)

@@ -32,7 +32,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-class Pending(Generic[Result]):
+class QueuedOperation(Generic[Result]):
     """One operation in line, and where its caller waits."""
 
     def __init__(self, operation: Callable[[], Result]) -> None:
@@ -64,7 +64,7 @@ class Committer:
         self._connection = connection
         self._on_fence = on_fence
         self._lock = threading.Lock()
-        self._line: deque[Pending[Any]] = deque()
+        self._line: deque[QueuedOperation[Any]] = deque()
         self._led = False
         self.fenced: str | None = None
 
@@ -111,14 +111,14 @@ class Committer:
         operation: Callable[Concatenate[apsw.Connection, Arguments], Result],
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
-    ) -> Pending[Result]:
+    ) -> QueuedOperation[Result]:
         """Put an operation in line; whoever leads next runs it, at the latest ``outcome``."""
-        pending = Pending(partial(operation, self._connection, *args, **kwargs))
+        pending = QueuedOperation(partial(operation, self._connection, *args, **kwargs))
         with self._lock:
             self._line.append(pending)
         return pending
 
-    def outcome(self, pending: Pending[Result]) -> Result:
+    def outcome(self, pending: QueuedOperation[Result]) -> Result:
         """Return what an operation gave, once it is synced; see ``run``."""
         while True:
             with self._lock:
@@ -145,7 +145,9 @@ class Committer:
             raise
         self._hand_over(batch, errors)
 
-    def _hand_over(self, batch: list[Pending[Any]], errors: Sequence[BaseException | None]) -> None:
+    def _hand_over(
+        self, batch: list[QueuedOperation[Any]], errors: Sequence[BaseException | None]
+    ) -> None:
         """Answer the batch, and let the next in line who waits lead."""
         with self._lock:
             for pending, error in zip(batch, errors, strict=True):
@@ -157,7 +159,7 @@ class Committer:
         if successor is not None:
             successor.turn.release()
 
-    def _transact(self, batch: list[Pending[Any]]) -> list[BaseException | None]:
+    def _transact(self, batch: list[QueuedOperation[Any]]) -> list[BaseException | None]:
         if self.fenced is not None:
             return [FencedError(self.fenced) for _ in batch]
         try:
@@ -179,7 +181,7 @@ class Committer:
             return [FencedError(str(self.fenced)) for _ in batch]
 
     def _give_back(
-        self, batch: list[Pending[Any]], message: str, hint: str
+        self, batch: list[QueuedOperation[Any]], message: str, hint: str
     ) -> list[BaseException | None]:
         """Undo a transaction that could not be synced: nothing was, so no sync lied."""
         self._undo()
@@ -189,7 +191,7 @@ class Committer:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
-    def _within_its_room(self, batch: list[Pending[Any]]) -> list[BaseException | None]:
+    def _within_its_room(self, batch: list[QueuedOperation[Any]]) -> list[BaseException | None]:
         """Commit the batch; on a full disk begin the log anew, then use up the reserve."""
         try:
             return self._all_or_apart(batch)
@@ -206,7 +208,7 @@ class Committer:
                 if not full or self.reserve is None or not self.reserve.give():
                     raise
 
-    def _all_or_apart(self, batch: list[Pending[Any]]) -> list[BaseException | None]:
+    def _all_or_apart(self, batch: list[QueuedOperation[Any]]) -> list[BaseException | None]:
         """Commit the batch; only when an operation fails is each kept apart by a savepoint."""
         self._connection.execute("BEGIN IMMEDIATE")
         errors = [self._attempt(pending) for pending in batch]
@@ -217,7 +219,7 @@ class Committer:
         self._connection.execute("COMMIT")
         return errors
 
-    def _attempt(self, pending: Pending[Any]) -> BaseException | None:
+    def _attempt(self, pending: QueuedOperation[Any]) -> BaseException | None:
         try:
             pending.result = pending.operation()
         except _OF_A_STATEMENT as error:
@@ -228,7 +230,7 @@ class Committer:
             return error
         return None
 
-    def _attempt_apart(self, pending: Pending[Any]) -> BaseException | None:
+    def _attempt_apart(self, pending: QueuedOperation[Any]) -> BaseException | None:
         self._connection.execute("SAVEPOINT operation")
         error = self._attempt(pending)
         if error is not None:

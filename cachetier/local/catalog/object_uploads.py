@@ -20,7 +20,7 @@ from cachetier.errors import (
     NoSuchUploadError,
 )
 from cachetier.local.catalog import objects, rows, shards
-from cachetier.local.catalog.objects import CommittedObject, Condition, NewObject, NewPiece
+from cachetier.local.catalog.objects import CommittedObject, KeyCondition, NewObject, NewPiece
 from cachetier.local.catalog.rows import Row
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.objects import Head, etag_of, piece_name, upload_piece_name
@@ -244,7 +244,7 @@ def complete_upload(
     run: str,
     upload_id: str,
     completion: Completion,
-    condition: Condition,
+    condition: KeyCondition,
     first: Shard | None,
     now: float,
 ) -> CommittedObject:

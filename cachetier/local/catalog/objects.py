@@ -80,7 +80,7 @@ class InBucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class KeyCondition:
     """What must hold of a key for a put or a deletion to happen.
 
     Attributes:
@@ -105,7 +105,7 @@ class Condition:
         return self.if_absent or any(each is not None for each in wanted)
 
 
-UNCONDITIONAL = Condition()
+UNCONDITIONAL = KeyCondition()
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +357,7 @@ def commit_object(
     run: str,
     new: NewObject,
     piece: NewPiece,
-    condition: Condition,
+    condition: KeyCondition,
     now: float,
 ) -> CommittedObject:
     """Commit an object that was put whole.
@@ -377,7 +377,7 @@ def delete_keys(
     run: str,
     deletions: Sequence[NewObject],
     now: float,
-    condition: Condition = UNCONDITIONAL,
+    condition: KeyCondition = UNCONDITIONAL,
 ) -> DeletedKeys:
     """Commit deletions, which follow all that is committed by now.
 
@@ -409,7 +409,7 @@ def _forget_conflicts(sql: apsw.Connection, save: int, key: str) -> list[Shard]:
 
 
 def insert_version(
-    sql: apsw.Connection, save: Save, new: NewObject, condition: Condition, now: float
+    sql: apsw.Connection, save: Save, new: NewObject, condition: KeyCondition, now: float
 ) -> CommittedObject:
     """Insert a version of a key whose condition holds; older ones that were shown go.
 
@@ -528,14 +528,14 @@ def forget_version(sql: apsw.Connection, version: int) -> list[Shard]:
     return pieces
 
 
-def _base(newest: ObjectVersion | None, condition: Condition) -> str | None:
+def _base(newest: ObjectVersion | None, condition: KeyCondition) -> str | None:
     """Return the ETag that a new version may replace in the bucket; None if it is not known."""
     if newest is None:
         return condition.looked.remote_etag if condition.looked is not None else None
     return newest.remote_etag if newest.shown else None
 
 
-def _check(key: str, newest: ObjectVersion | None, condition: Condition) -> None:
+def _check(key: str, newest: ObjectVersion | None, condition: KeyCondition) -> None:
     if newest is not None:
         etag = NOTHING_THERE if newest.deleted else newest.etag
         there = InBucket(etag, "", newest.size_bytes, newest.committed_at)

@@ -18,17 +18,17 @@ import apsw
 
 from cachetier.model.lifecycle import (
     CopyEvent,
-    Event,
     ForbiddenTransitionError,
     ObjectEvent,
     PartEvent,
+    RowEvent,
     SaveEvent,
     ShardEvent,
     StateSet,
     moves,
 )
 
-_TABLES: dict[type[Event], tuple[str, str]] = {  # and the columns that name a row
+_TABLES: dict[type[RowEvent], tuple[str, str]] = {  # and the columns that name a row
     SaveEvent: ("saves", "number = ?"),
     CopyEvent: ("copies", "save = ? AND remote = ?"),
     PartEvent: ("parts", "save = ? AND rank = ?"),
@@ -40,7 +40,7 @@ _TABLES: dict[type[Event], tuple[str, str]] = {  # and the columns that name a r
 def move(
     sql: apsw.Connection,
     row: int | tuple[int, str],
-    *events: Event,
+    *events: RowEvent,
     also: str = "",
     values: Sequence[object] = (),
 ) -> None:
@@ -68,7 +68,7 @@ def move(
 def move_all(
     sql: apsw.Connection,
     where: str,
-    *events: Event,
+    *events: RowEvent,
     also: str = "",
     values: Sequence[object] = (),
 ) -> None:
@@ -102,7 +102,7 @@ def move_part(
 
 
 @cache
-def _update(events: tuple[Event, ...], where: str, also: str) -> str:
+def _update(events: tuple[RowEvent, ...], where: str, also: str) -> str:
     """Return the statement that moves the rows of ``where`` whose state allows ``events``."""
     table, _ = _TABLES[type(events[0])]
     found = moves(*events)

@@ -33,22 +33,22 @@ from cachetier_client.errors import (
 )
 from cachetier_client.identity import save_ids
 from cachetier_client.identity.names import checked_step
-from cachetier_client.identity.ranks import Place
+from cachetier_client.identity.ranks import RankInfo
 from cachetier_client.io.aligned import BlockPool
 from cachetier_client.results import AckLevel, Receipt, ShardInfo, StepInfo
 
 if TYPE_CHECKING:
-    from cachetier_client.calls.caller import Caller
+    from cachetier_client.calls.caller import ServiceCalls
     from cachetier_client.client import Client
 
 
 def adopted(  # noqa: PLR0913 - the call's own
     client: Client,
-    caller: Caller,
+    caller: ServiceCalls,
     path: str | os.PathLike[str],
     run: str | None,
     step: SupportsIndex | None,
-    place: Place,
+    place: RankInfo,
     save_id: str | None,
     overwrite: bool,
     origin: str | None,
@@ -64,7 +64,7 @@ def adopted(  # noqa: PLR0913 - the call's own
     save_id = save_id or os.environ.get("CACHETIER_SAVE_ID")
     if not save_id and place.world_size > 1:
         save_id = save_ids.THIS_PROCESS.derive(os.environ, place)
-    return Adoption(
+    return FolderAdoption(
         client=client,
         pool=caller.workers.blocks,
         clock=caller.clock,
@@ -81,7 +81,7 @@ def adopted(  # noqa: PLR0913 - the call's own
 
 
 @dataclass(frozen=True, slots=True)
-class Adoption:
+class FolderAdoption:
     """A step's files at ``path``, to be put and sealed by ``client``.
 
     ``save_id`` None: made of the files and of ``origin``, the folder's name wherever it lies now.
@@ -93,7 +93,7 @@ class Adoption:
     path: str
     run: str
     step: int
-    place: Place
+    place: RankInfo
     save_id: str | None
     origin: str
     overwrite: bool

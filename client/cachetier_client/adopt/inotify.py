@@ -23,7 +23,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class FileEvent:
     """A file was closed by its writer, moved here or made, or a folder was.
 
     ``path`` None: events were lost, and whoever listens must look at everything again.
@@ -58,7 +58,7 @@ class Inotify:
             return False
         raise _error(folder)
 
-    def read(self, timeout_seconds: float) -> list[Event]:
+    def read(self, timeout_seconds: float) -> list[FileEvent]:
         """Return what happened; nothing when nothing did until the time is over."""
         if not self._poll.poll(max(0.0, timeout_seconds) * 1000):
             return []
@@ -68,18 +68,18 @@ class Inotify:
         """Watch nothing any more."""
         os.close(self._descriptor)
 
-    def _parsed(self, data: bytes) -> list[Event]:
+    def _parsed(self, data: bytes) -> list[FileEvent]:
         events, at = [], 0
         while at < len(data):
             number, mask, _, length = _HEAD.unpack_from(data, at)
             at += _HEAD.size + length
             if mask & _OVERFLOW:
-                events.append(Event(None, is_folder=True))
+                events.append(FileEvent(None, is_folder=True))
             elif mask & _IGNORED:
                 self._folders.pop(number, None)
             elif (folder := self._folders.get(number)) is not None:
                 name = os.fsdecode(data[at - length : at].rstrip(b"\0"))
-                events.append(Event(os.path.join(folder, name), bool(mask & _IS_FOLDER)))
+                events.append(FileEvent(os.path.join(folder, name), bool(mask & _IS_FOLDER)))
         return events
 
 

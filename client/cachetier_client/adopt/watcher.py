@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cachetier_client.adopt.bridge import Bridge
-from cachetier_client.adopt.inotify import Event, Inotify
+from cachetier_client.adopt.inotify import FileEvent, Inotify
 from cachetier_client.adopt.rules import POINTERS
 from cachetier_client.adopt.sources import files_of, is_being_written, save_id_of
 from cachetier_client.adopt.trainer_folder import StepFiles, TrainerFolder
@@ -166,7 +166,7 @@ class Watcher:
             self._taken.pop(save.step, None)
             self._touch(save.saves)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: FileEvent) -> None:
         if event.path is None:
             self._note_all()
         elif event.is_folder:  # files may have come before the watch: what is there is looked at

@@ -55,7 +55,7 @@ _SHORTEST_EXCHANGE_SECONDS = 1.0
 _STEPS_NAMED = 5
 
 
-class Caller:
+class ServiceCalls:
     """Makes calls on a service for one client. Thread-safe and fork-safe."""
 
     def __init__(

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 
 from cachetier_client import cadence as rules
 from cachetier_client.cadence import Cadence, Figure
-from cachetier_client.calls.caller import Caller, understood
+from cachetier_client.calls.caller import ServiceCalls, understood
 from cachetier_client.calls.unflushed import is_ignored, verdict
 from cachetier_client.errors import ForbiddenError
 from cachetier_client.identity.names import checked_name, checked_run, checked_step
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 class RunCalls:
     """The part of ``Client`` that is about runs and steps rather than shards."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: ServiceCalls) -> None:
         self._caller = caller
 
     def runs(self, *, timeout_seconds: float = LOOK_SECONDS) -> list[str]:

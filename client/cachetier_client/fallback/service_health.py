@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from cachetier_client import forks
-from cachetier_client.circuit_breaker import CircuitBreaker, State
+from cachetier_client.circuit_breaker import BreakerState, CircuitBreaker
 from cachetier_client.clock import Clock
 from cachetier_client.units import counted, shown_size
 
@@ -58,7 +58,7 @@ class ServiceHealth:
     def is_away(self) -> bool:
         """Return whether the service is away; now and then that is found out first."""
         with self._lock:
-            if self._breaker.state is State.CLOSED:
+            if self._breaker.state is BreakerState.CLOSED:
                 return False
             if not self._breaker.takes_probe(self._clock.monotonic()):
                 return True

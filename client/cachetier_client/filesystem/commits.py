@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from cachetier_client.client import Client
 from cachetier_client.errors import NotFoundError, RemoteError
-from cachetier_client.filesystem.units import Rules
+from cachetier_client.filesystem.units import CommitRules
 from cachetier_client.identity.addresses import Address
 from cachetier_client.identity.places import Place, place_of
 from cachetier_client.results import ShardInfo, StepInfo
@@ -41,7 +41,7 @@ class Commits:
     """
 
     client: Client
-    rules: Rules
+    rules: CommitRules
     timeout_seconds: float
     _known: dict[tuple[str, int], StepInfo | None] = field(default_factory=dict)
     _listed: dict[tuple[str, str, Level], list[Commit]] = field(default_factory=dict)

@@ -29,7 +29,7 @@ from cachetier_client.filesystem.files import HeldFile, ReadFile, Spool, StoredF
 from cachetier_client.filesystem.ranges import aligned, read_ranges
 from cachetier_client.filesystem.saves import FileSaves, Path, Together, Who, saves_of
 from cachetier_client.filesystem.tree import Entry, Tree, checked_file, missing
-from cachetier_client.filesystem.units import Rules, Unit
+from cachetier_client.filesystem.units import CommitRules, Unit
 from cachetier_client.identity.addresses import Address, parse
 from cachetier_client.identity.places import Place, further_place
 from cachetier_client.identity.presets import chosen_preset
@@ -337,9 +337,9 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _tree(self) -> Tree:
         return Tree(self.saves, Commits(self.client, self._rules(), self._timeout_seconds))
 
-    def _rules(self) -> Rules:
+    def _rules(self) -> CommitRules:
         preset = chosen_preset(self._preset, self._commit_on)
-        return Rules(StepName.chosen(self._step_name), preset)
+        return CommitRules(StepName.chosen(self._step_name), preset)
 
     def _address(self, path: str) -> Address:
         return parse(self._strip_protocol(os.fspath(path)))

@@ -25,7 +25,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class CommitRules:
     """How a file system's paths are understood.
 
     Attributes:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from cachetier_client.errors import InvalidNameError
 from cachetier_client.identity.names import BRANCH_LIMIT_CHARACTERS, GENERATION_MARK, checked_run
-from cachetier_client.identity.step_names import FoundStep, StepName, find_step
+from cachetier_client.identity.step_names import StepInPath, StepName, find_step
 
 STEP_MARK = "!"
 _STEP_MARKS = re.compile(f"{STEP_MARK}+")
@@ -128,7 +128,7 @@ def has_one_step(run: str) -> bool:
     return GENERATION_MARK in run and STEP_MARK not in run
 
 
-def _marked(path: Sequence[str], found: FoundStep | None) -> list[str]:
+def _marked(path: Sequence[str], found: StepInPath | None) -> list[str]:
     """Return the path's segments with the step's figures replaced by as many marks as must be."""
     marked = list(path)
     if found is not None:

@@ -37,7 +37,7 @@ _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankInfo:
     """A process in its world.
 
     ``rank_variable`` is the variable by which the launcher told the rank, and which it does not
@@ -58,7 +58,7 @@ class Place:
 
 def place_of(
     environ: Mapping[str, str], rank: int | None = None, world_size: int | None = None
-) -> Place:
+) -> RankInfo:
     """Return this process's place.
 
     Args:
@@ -80,7 +80,7 @@ def place_of(
     checked_place(rank, world_size)
     if world_size == 1:
         ranks_on_node = 1
-    return Place(rank, world_size, ranks_on_node, found.origin, found.rank_variable)
+    return RankInfo(rank, world_size, ranks_on_node, found.origin, found.rank_variable)
 
 
 def torch_distributed() -> Any:
@@ -91,7 +91,7 @@ def torch_distributed() -> Any:
     return module
 
 
-def _surroundings(environ: Mapping[str, str]) -> Place:
+def _surroundings(environ: Mapping[str, str]) -> RankInfo:
     if "RANK" in environ and "WORLD_SIZE" in environ:
         return _from_variables(environ, _ENVIRONMENT, "environment")
     for names in _MPI:
@@ -102,22 +102,22 @@ def _surroundings(environ: Mapping[str, str]) -> Place:
     distributed = torch_distributed()
     if distributed is not None:
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
-        return Place(rank, world_size, None, "torch")
-    return Place(0, 1, 1, "alone")
+        return RankInfo(rank, world_size, None, "torch")
+    return RankInfo(0, 1, 1, "alone")
 
 
 def _from_variables(
     environ: Mapping[str, str], names: tuple[str, str, str], origin: Origin
-) -> Place:
+) -> RankInfo:
     rank, world_size = _number(environ, names[0]), _number(environ, names[1])
     local = _number(environ, names[2]) if names[2] in environ else None
-    return Place(rank, world_size, local, origin, names[0])
+    return RankInfo(rank, world_size, local, origin, names[0])
 
 
-def _from_slurm(environ: Mapping[str, str]) -> Place:
+def _from_slurm(environ: Mapping[str, str]) -> RankInfo:
     rank = _number(environ, "SLURM_PROCID")
     world_size = _number(environ, "SLURM_STEP_NUM_TASKS")
-    return Place(rank, world_size, _slurm_tasks_here(environ), "slurm", "SLURM_PROCID")
+    return RankInfo(rank, world_size, _slurm_tasks_here(environ), "slurm", "SLURM_PROCID")
 
 
 def _slurm_tasks_here(environ: Mapping[str, str]) -> int | None:

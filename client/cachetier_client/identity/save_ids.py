@@ -38,7 +38,7 @@ from typing import Any, Protocol
 from cachetier_client.errors import SaveIdentityError
 from cachetier_client.identity.names import checked_save_id
 from cachetier_client.identity.processes import Processes
-from cachetier_client.identity.ranks import Place, torch_distributed
+from cachetier_client.identity.ranks import RankInfo, torch_distributed
 
 _HASH_CHARACTERS = 16
 _GENERATION_LIMIT = 1000
@@ -64,7 +64,7 @@ class SaveIdSource:
     _agreed: tuple[weakref.ref[Any], int, str] | None = None
     _overwrites: dict[tuple[str, int], int] = field(default_factory=dict)
 
-    def derive(self, environ: Mapping[str, str], place: Place) -> str:
+    def derive(self, environ: Mapping[str, str], place: RankInfo) -> str:
         """Return the id of saves that this process takes part in.
 
         Raises:
@@ -112,7 +112,7 @@ class SaveIdSource:
                 raise SaveIdentityError("/proc does not tell who launched this process") from error
         return self._launchers[rank_variable]
 
-    def _from_launcher(self, environ: Mapping[str, str], place: Place) -> str:
+    def _from_launcher(self, environ: Mapping[str, str], place: RankInfo) -> str:
         if place.origin == "slurm":
             names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
             restarts = _digits(environ.get("SLURM_RESTART_COUNT", "0"))

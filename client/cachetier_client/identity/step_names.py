@@ -35,7 +35,7 @@ _RULES = (_after(_STEP_WORDS), _after("epoch"), re.compile(r"^([0-9]{1,16})$"))
 
 
 @dataclass(frozen=True, slots=True)
-class FoundStep:
+class StepInPath:
     """Where in a path a step is written: in which segment, from where to where in it."""
 
     segment: int
@@ -44,7 +44,7 @@ class FoundStep:
     step: int
 
 
-def find_step(segments: Sequence[str], *, outermost: bool = False) -> FoundStep | None:
+def find_step(segments: Sequence[str], *, outermost: bool = False) -> StepInPath | None:
     """Return the step that a path is about, or None if no rule finds one.
 
     Of several segments that one rule is about the innermost counts, or the outermost.
@@ -54,7 +54,7 @@ def find_step(segments: Sequence[str], *, outermost: bool = False) -> FoundStep 
         for index in indices if outermost else reversed(indices):
             match = rule.match(segments[index])
             if match and int(match[1]) < STEP_LIMIT:
-                return FoundStep(index, match.start(1), match.end(1), int(match[1]))
+                return StepInPath(index, match.start(1), match.end(1), int(match[1]))
     return None
 
 

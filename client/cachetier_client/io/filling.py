@@ -12,7 +12,7 @@ Wait = Callable[[], None]
 Copy = Callable[[memoryview, int], Wait | None]
 
 
-class Filling:
+class BlockBuffer:
     """A block on its way from the caller to the file.
 
     Bytes that were there when they were taken have their digest from the caller's memory, and those

@@ -25,7 +25,7 @@ from cachetier_client.errors import InvalidRequestError, SizeMismatchError, inhe
 from cachetier_client.io.aligned import Block
 from cachetier_client.io.buffers import Gathered, bytes_of
 from cachetier_client.io.digests import BLOCK_BYTES
-from cachetier_client.io.filling import Copy, Filling
+from cachetier_client.io.filling import BlockBuffer, Copy
 from cachetier_client.io.ring import Ring
 from cachetier_client.io.workers import Workers
 from cachetier_client.results import Receipt
@@ -51,7 +51,7 @@ class Destination:
     deadline: Callable[[], Deadline]
     finish: Callable[[Reply, Deadline], Receipt]
 
-    def let_go(self, filling: Filling) -> None:
+    def let_go(self, filling: BlockBuffer) -> None:
         """Give a block back once nobody copies into it; lose it where that cannot be known."""
         with contextlib.suppress(Exception):
             filling.settle()
@@ -81,9 +81,9 @@ class ShardWriter:
         self._to = destination
         self._size = 0
         self._digests: list[int] = []  # of the blocks handed over; each is filled in as it is known
-        self._filling: Filling | None = None
+        self._filling: BlockBuffer | None = None
         self._sink: Sink | None = None
-        self._writing: deque[tuple[Future[None], Filling]] = deque()
+        self._writing: deque[tuple[Future[None], BlockBuffer]] = deque()
 
     def write(self, data: Any) -> int:
         """Take bytes, and return how many."""
@@ -231,11 +231,11 @@ class ShardWriter:
                     raise self._mismatch(self._size + size_bytes)
                 yield deadline
 
-    def _with_room(self, deadline: Deadline) -> Filling:
+    def _with_room(self, deadline: Deadline) -> BlockBuffer:
         if self._filling is not None and not self._filling.room_bytes:
             self._send(self._filling, deadline)
         if self._filling is None:
-            self._filling = Filling(self._free_block(deadline))
+            self._filling = BlockBuffer(self._free_block(deadline))
         return self._filling
 
     def _has_grown(self, size_bytes: int, deadline: Deadline) -> None:
@@ -245,7 +245,7 @@ class ShardWriter:
         if self._filling is not None and not self._filling.room_bytes and goes_on:
             self._send(self._filling, deadline)
 
-    def _send(self, filling: Filling, deadline: Deadline) -> None:
+    def _send(self, filling: BlockBuffer, deadline: Deadline) -> None:
         """Hand the filled block over to be written."""
         to, offset = self._to, self._size - filling.size_bytes
         if self._sink is None:

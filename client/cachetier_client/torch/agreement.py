@@ -26,7 +26,7 @@ from cachetier_client.errors import InvalidRequestError, NotDurableError, Remote
 from cachetier_client.identity.names import checked_step
 from cachetier_client.identity.ranks import place_of
 from cachetier_client.results import Level, StepInfo, UnflushedStep
-from cachetier_client.torch.rounds import AgreementError, Group, GroupStore, Round
+from cachetier_client.torch.rounds import AgreementError, GroupStore, RankGroup, Round
 
 RestorableLevel = Literal["any", "local", "replicated", "durable"]
 AGREE_SECONDS = 60.0
@@ -192,7 +192,7 @@ class _Alone:
         return combine([mine])
 
 
-def _group(process_group: dist.ProcessGroup | None) -> Group:
+def _group(process_group: dist.ProcessGroup | None) -> RankGroup:
     if not (dist.is_available() and dist.is_initialized()):
         return _group_of_one()
     if dist.get_rank(process_group) < 0:
@@ -202,17 +202,17 @@ def _group(process_group: dist.ProcessGroup | None) -> Group:
     ranks = tuple(dist.get_process_group_ranks(process_group))
     # The default group's store, as every group has it; the keys name the group's ranks.
     store: GroupStore = dist.distributed_c10d._get_default_store()
-    return Group(ranks, dist.get_rank(), store)
+    return RankGroup(ranks, dist.get_rank(), store)
 
 
-def _group_of_one() -> Group:
+def _group_of_one() -> RankGroup:
     world_size = place_of(os.environ).world_size
     if world_size > 1:
         raise InvalidRequestError(
             f"this is one of {world_size} ranks, and torch.distributed is not initialised",
             hint="Call torch.distributed.init_process_group() first.",
         )
-    return Group((0,), 0, None)
+    return RankGroup((0,), 0, None)
 
 
 # --- which steps -------------------------------------------------------------------------------

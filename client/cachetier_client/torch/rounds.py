@@ -71,7 +71,7 @@ class GroupStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RankGroup:
     """The ranks that take part, by their global numbers, and which of them this is."""
 
     ranks: tuple[int, ...]
@@ -98,7 +98,7 @@ class Round:
     """
 
     def __init__(
-        self, group: Group, question: str, deadline: Deadline, clock: Clock, name: str = "agree"
+        self, group: RankGroup, question: str, deadline: Deadline, clock: Clock, name: str = "agree"
     ) -> None:
         self._group = group
         self._question = question

@@ -16,7 +16,7 @@ from cachetier.access.principals import (
     Principal,
     principals_of,
 )
-from cachetier.access.roles import OPERATIONS, Extent, Role
+from cachetier.access.roles import OPERATIONS, Role, Scope
 from cachetier.access.tokens import Tokens
 from cachetier.errors import ForbiddenError, UnauthorizedError
 
@@ -42,7 +42,7 @@ def test_an_operation_is_for_its_role_and_those_above(operation: str) -> None:
 def test_a_tenant_touches_its_own_runs_and_no_others(operation: str) -> None:
     need = OPERATIONS[operation]
     tenant = Principal("tenant", Role.ADMIN, runs=TENANT.runs)
-    own, of_node = need.extent is Extent.OWN, need.extent is Extent.NODE
+    own, of_node = need.extent is Scope.OWN, need.extent is Scope.NODE
     assert tenant.may(need, "a-1") != of_node
     assert tenant.may(need, "shared") != of_node
     assert tenant.may(need, "b-1") == own

@@ -6,7 +6,7 @@ import apsw
 from cachetier_client.io.digests import joined
 
 from cachetier.local.catalog import objects, shards
-from cachetier.local.catalog.objects import UNCONDITIONAL, Condition, NewObject
+from cachetier.local.catalog.objects import UNCONDITIONAL, KeyCondition, NewObject
 from cachetier.local.catalog.rows import NewShard
 from cachetier.model.objects import NO_HEAD, Head, Mount, ObjectVersion, etag_of, piece_name
 from cachetier.remote.base import ObjectStore
@@ -44,7 +44,7 @@ class MountNode:
         head: Head = NO_HEAD,
         epoch: str | None = None,
         waits: str | None = None,
-        condition: Condition = UNCONDITIONAL,
+        condition: KeyCondition = UNCONDITIONAL,
     ) -> int:
         """Commit an object of ``pieces`` and return its version."""
         contents = [content_of(piece) for piece in pieces]

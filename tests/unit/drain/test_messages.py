@@ -23,7 +23,7 @@ from msgspec import json, structs
 from cachetier.drain.channel import METHODS, encode_reply
 from cachetier.drain.messages import Handout, LocalShard, PartPage, Size
 from cachetier.drain.schedule.tasks import Task, TaskKind
-from cachetier.drain.upload.compression_model import Verdict
+from cachetier.drain.upload.compression_model import CompressionVerdict
 from cachetier.local.catalog.rows import UploadRecord
 from cachetier.model.packs import Member
 
@@ -31,7 +31,7 @@ IN_PACK = InPack("pack-1-0", 3, 100, 2**64 - 1)
 FACTS = ShardFacts(element_size=4)
 FRAMES = Stored(Codec.PLANES, 10, 5, (StoredFrame(4, 9),), 8)
 BYTES = bytes(range(256))
-VERDICT = Verdict(True, False, 0.5, 1e9, None, "why")
+VERDICT = CompressionVerdict(True, False, 0.5, 1e9, None, "why")
 CLAIM = Task(1, TaskKind.PACK, 2, Claimant("run", 7, "save-1", 2, False, 1.0), None)
 
 

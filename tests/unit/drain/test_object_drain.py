@@ -20,7 +20,7 @@ from cachetier_client.s3_errors import kind_of_answer
 
 from cachetier.errors import PreconditionFailedError, TransientError
 from cachetier.local.catalog import figures, notes, objects
-from cachetier.local.catalog.objects import Condition
+from cachetier.local.catalog.objects import KeyCondition
 from cachetier.model.lifecycle import ObjectState, ShardState
 from cachetier.model.objects import Head
 from cachetier.model.superseding import DELETED, Stamp
@@ -278,7 +278,7 @@ def test_a_foreign_change_under_a_conditional_put_is_a_conflict_of_its_key_alone
     assert known is not None
     data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign"))
     mount.clock.advance(60.0)
-    over = Condition(if_match=known.etag)
+    over = KeyCondition(if_match=known.etag)
     pieces = (body[:half], body[half:]) if half > 10 else (body,)
     second = mount.put("ckpt/a", *pieces, condition=over)
     third = mount.put("ckpt/a", b"third")
@@ -306,7 +306,7 @@ def test_a_conditional_put_over_what_nobody_ever_saw_is_a_conflict(
     mount.clock.advance(60.0)
     data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign"))
     mount.clock.advance(60.0)
-    second = mount.put("ckpt/a", b"second", condition=Condition(if_match=known.etag))
+    second = mount.put("ckpt/a", b"second", condition=KeyCondition(if_match=known.etag))
 
     drain(mount)
 
@@ -337,7 +337,7 @@ def test_a_person_settles_a_conflict_and_all_goes_on(
     mount.put("ckpt/a", b"first")
     drain(mount)
     there = data.put("ckpt/a", b"foreign", digest=digest_of(b"foreign")).etag
-    second = mount.put("ckpt/a", b"second", condition=Condition(if_match="*"))
+    second = mount.put("ckpt/a", b"second", condition=KeyCondition(if_match="*"))
     drain(mount)
     found = mount.node.store.read(objects.conflict_of, MOUNT.run, "ckpt/a")
     assert found is not None and found.version == second

@@ -15,7 +15,7 @@ from cachetier_client.io.digests import digest_of
 
 from cachetier.errors import PreconditionFailedError, RemoteRefusedError
 from cachetier.local.catalog import figures, notes, objects
-from cachetier.local.catalog.objects import Condition
+from cachetier.local.catalog.objects import KeyCondition
 from cachetier.model.lifecycle import ObjectState
 from cachetier.model.objects import WHATEVER_IS_THERE
 from cachetier.model.superseding import DELETED, RECORD_KEPT_SECONDS, DeletionRecord, Stamp
@@ -218,7 +218,7 @@ def test_our_own_late_put_is_recognised(one: MountNode, bucket: Bucket, clock: F
     assert late is not None and Stamp.of(late).version == first
     one.delete(KEY)
     drain(one)
-    one.put(KEY, b"v2", condition=Condition(if_absent=True))
+    one.put(KEY, b"v2", condition=KeyCondition(if_absent=True))
     bucket.put(KEY, b"v1", digest=digest_of(b"v1"), metadata=late.metadata)  # broken off before
 
     drain(one)

@@ -10,17 +10,17 @@ from cachetier.model import lifecycle
 from cachetier.model.lifecycle import (
     CopyEvent,
     CopyState,
-    Event,
     ForbiddenTransitionError,
     ObjectEvent,
     ObjectState,
     PartEvent,
     PartState,
+    RowEvent,
+    RowState,
     SaveEvent,
     SaveState,
     ShardEvent,
     ShardState,
-    State,
     StateSet,
     after,
     moves,
@@ -30,7 +30,7 @@ from cachetier.model.lifecycle import (
 DIRTY, CLEAN, EVICTED, QUARANTINED = ShardState
 OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED, REPLICATED, OBJECTS = SaveState
 
-ALLOWED: dict[tuple[State, Event], State] = {
+ALLOWED: dict[tuple[RowState, RowEvent], RowState] = {
     (DIRTY, ShardEvent.VERIFIED_REMOTELY): CLEAN,
     (DIRTY, ShardEvent.LOCAL_DAMAGE): QUARANTINED,
     (CLEAN, ShardEvent.VERIFIED_REMOTELY): CLEAN,
@@ -45,7 +45,7 @@ ALLOWED: dict[tuple[State, Event], State] = {
     (QUARANTINED, ShardEvent.LOCAL_DAMAGE): QUARANTINED,
 }
 
-SAVES: dict[tuple[State, Event], State] = {
+SAVES: dict[tuple[RowState, RowEvent], RowState] = {
     (OPEN, SaveEvent.PUBLISH): PUBLISHED,
     (LOCAL_ONLY, SaveEvent.PUBLISH): PUBLISHED,
     (PUBLISHED, SaveEvent.PUBLISH): PUBLISHED,
@@ -65,7 +65,7 @@ SAVES: dict[tuple[State, Event], State] = {
     (PUBLISHED, SaveEvent.REOPEN): OPEN,
 }
 
-COPIES: dict[tuple[State, Event], State] = {
+COPIES: dict[tuple[RowState, RowEvent], RowState] = {
     (CopyState.OPEN, CopyEvent.PUBLISH): CopyState.PUBLISHED,
     (CopyState.OPEN, CopyEvent.SUPERSEDE): CopyState.SUPERSEDED,
     (CopyState.OPEN, CopyEvent.REFUSE): CopyState.REFUSED,
@@ -75,13 +75,13 @@ COPIES: dict[tuple[State, Event], State] = {
     (CopyState.PUBLISHED, CopyEvent.REOPEN): CopyState.OPEN,
 }
 
-PARTS: dict[tuple[State, Event], State] = {
+PARTS: dict[tuple[RowState, RowEvent], RowState] = {
     **{(state, PartEvent.PUT): PartState.OPEN for state in PartState},
     **{(state, PartEvent.SEAL): PartState.SEALED for state in PartState},
     **{(state, PartEvent.ABORT): PartState.ABORTED for state in PartState},
 }
 
-OBJECT_VERSIONS: dict[tuple[State, Event], State] = {
+OBJECT_VERSIONS: dict[tuple[RowState, RowEvent], RowState] = {
     (ObjectState.DIRTY, ObjectEvent.SHOW): ObjectState.CLEAN,
     (ObjectState.CONFLICT, ObjectEvent.SHOW): ObjectState.CLEAN,
     (ObjectState.DIRTY, ObjectEvent.DISPUTE): ObjectState.CONFLICT,
@@ -106,7 +106,7 @@ EVERY_PAIR = [
     ("allowed", "state", "event"), EVERY_PAIR, ids=lambda each: "" if type(each) is dict else None
 )
 def test_a_state_and_an_event_lead_to_one_state_or_are_refused(
-    allowed: dict[tuple[State, Event], State], state: State, event: Event
+    allowed: dict[tuple[RowState, RowEvent], RowState], state: RowState, event: RowEvent
 ) -> None:
     if (state, event) in allowed:
         assert after(state, event) is allowed[state, event]

@@ -20,7 +20,7 @@ from cachetier.model.cluster_order import UNLISTED
 from cachetier.model.objects import Order
 from cachetier.objects import cluster as cluster_module
 from cachetier.objects.cluster import ROUND_SECONDS, MountOrder
-from cachetier.objects.ordering import Place
+from cachetier.objects.ordering import PlaceInOrder
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
@@ -38,8 +38,8 @@ class Put:
 
     key: str
     follows: int
-    context: AbstractContextManager[Place]
-    place: Place
+    context: AbstractContextManager[PlaceInOrder]
+    place: PlaceInOrder
     before: frozenset[str]  # acknowledged anywhere, with the cluster's word, when its bytes were in
 
 
@@ -334,7 +334,7 @@ def test_while_the_bucket_is_away_commits_go_on_and_say_what_they_promise() -> N
         assert one.putting[0].place.kept == "node"
         made.end(one, 0)
         made.begin(one, marker=True)
-        assert one.putting[0].place == Place(None, UNLISTED, "node")
+        assert one.putting[0].place == PlaceInOrder(None, UNLISTED, "node")
         made.end(one, 0)
         one.cut(away=False)
         one.mount.drain.drain_all()

@@ -20,7 +20,7 @@ from cachetier.errors import CachetierError, NotDurableError, SizeMismatchError
 from cachetier.ingest.shares import Shares
 from cachetier.local.catalog import objects
 from cachetier.local.catalog.figures import held_by_run
-from cachetier.local.catalog.objects import Condition, InBucket
+from cachetier.local.catalog.objects import InBucket, KeyCondition
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.identity import ObjectIdentity
 from cachetier.model.levels import Level
@@ -105,23 +105,25 @@ def test_keys_are_deleted_together_and_those_that_are_unknown_too(putting: Putti
 def test_a_deletion_whose_condition_does_not_hold_deletes_nothing(putting: Putting) -> None:
     etag, at = putting.put("a", LARGE).etag, putting.node.clock.now()
     wrong = (
-        Condition(if_match="other"),
-        Condition(if_size_bytes=1),
-        Condition(if_modified_at=at + 1),
-        Condition(if_match=etag, if_size_bytes=len(LARGE), if_modified_at=at - 1),
+        KeyCondition(if_match="other"),
+        KeyCondition(if_size_bytes=1),
+        KeyCondition(if_modified_at=at + 1),
+        KeyCondition(if_match=etag, if_size_bytes=len(LARGE), if_modified_at=at - 1),
     )
     for condition in wrong:
         refusal = code_of(lambda c=condition: putting.puts.delete(MOUNT, ["a"], c))  # type: ignore[misc]
         assert refusal == "precondition_failed"
     assert putting.read("a") == LARGE
 
-    putting.puts.delete(MOUNT, ["a"], Condition(False, etag, len(LARGE), at))
+    putting.puts.delete(MOUNT, ["a"], KeyCondition(False, etag, len(LARGE), at))
 
     assert putting.read("a") is None
-    assert code_of(lambda: putting.puts.delete(MOUNT, ["a"], Condition(if_match="*"))) == (
+    assert code_of(lambda: putting.puts.delete(MOUNT, ["a"], KeyCondition(if_match="*"))) == (
         "no_such_key"
     )
-    putting.puts.delete(MOUNT, ["a"], Condition(if_size_bytes=1))  # nothing there has another size
+    putting.puts.delete(
+        MOUNT, ["a"], KeyCondition(if_size_bytes=1)
+    )  # nothing there has another size
     assert putting.looks == 0
 
 
@@ -129,12 +131,12 @@ def test_a_condition_of_a_deletion_is_held_against_what_only_the_bucket_has(
     putting: Putting,
 ) -> None:
     putting.there["a"] = InBucket("etag", "remote-etag", 7, 100.5)
-    for condition in (Condition(if_match="x"), Condition(if_size_bytes=8)):
+    for condition in (KeyCondition(if_match="x"), KeyCondition(if_size_bytes=8)):
         refusal = code_of(lambda c=condition: putting.puts.delete(MOUNT, ["a"], c))  # type: ignore[misc]
         assert refusal == "precondition_failed"
     assert putting.current("a") is None
 
-    putting.puts.delete(MOUNT, ["a"], Condition(False, "etag", 7, 100.0))
+    putting.puts.delete(MOUNT, ["a"], KeyCondition(False, "etag", 7, 100.0))
 
     found = putting.current("a")
     assert found is not None
@@ -147,7 +149,7 @@ def test_a_deletion_is_held_against_what_readers_see_in_a_conflict_too(putting: 
     incident = IncidentRecord("conflict", "somebody wrote", "", MOUNT.run, 0, "a")
     putting.node.store.write(objects.record_conflict, answer.version, incident, 1.0)
 
-    putting.puts.delete(MOUNT, ["a"], Condition(if_match=answer.etag))
+    putting.puts.delete(MOUNT, ["a"], KeyCondition(if_match=answer.etag))
 
     assert putting.read("a") is None
 

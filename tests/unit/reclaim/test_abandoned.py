@@ -16,7 +16,7 @@ from cachetier.local.catalog import saves
 from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import SaveState
 from cachetier.model.names import DURABLE
-from cachetier.reclaim.abandoned import AbandonedSaves, Look
+from cachetier.reclaim.abandoned import AbandonedSaves, SaveInBucket
 from cachetier.reclaim.gc import Collection, Garbage, GarbageKind
 from cachetier.remote.bucket import Remote
 from tests.fakes.fake_clock import FakeClock
@@ -146,7 +146,7 @@ def test_a_pin_or_a_seal_while_the_bucket_is_asked_keeps_the_save(
     abandoned(node, clock)
     look = AbandonedSaves.look
 
-    def slow(of: AbandonedSaves, save: Save) -> Look:
+    def slow(of: AbandonedSaves, save: Save) -> SaveInBucket:
         seen = look(of, save)
         assert seen.hopeless
         if act == "pin":

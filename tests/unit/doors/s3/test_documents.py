@@ -17,7 +17,7 @@ from cachetier.doors.s3.documents import (
     read_parts,
 )
 from cachetier.doors.s3.errors import S3RefusedError
-from cachetier.local.catalog.objects import UNCONDITIONAL, Condition
+from cachetier.local.catalog.objects import UNCONDITIONAL, KeyCondition
 from cachetier.objects.base import DeclaredPart
 
 NAMESPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
@@ -102,9 +102,9 @@ def test_what_must_hold_of_a_key_to_be_deleted_is_read_with_it() -> None:
     )
     body = "".join(f"<Object>{entry}</Object>" for entry in entries)
     assert read_deletion(f"<Delete>{body}</Delete>".encode()).keys == {
-        "a": Condition(if_match="e-1"),
-        "b": Condition(if_size_bytes=7, if_modified_at=100.0),
-        "c": Condition(if_modified_at=100.0),
+        "a": KeyCondition(if_match="e-1"),
+        "b": KeyCondition(if_size_bytes=7, if_modified_at=100.0),
+        "c": KeyCondition(if_modified_at=100.0),
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import astuple, replace
 from cachetier_client.bucket_format.uploads import LARGE_PART_BYTES, PART_BYTES, SMALL_PART_BYTES
 
 from cachetier.drain.pace.traffic import Traffic
-from cachetier.drain.upload.compression_model import Link
+from cachetier.drain.upload.compression_model import LinkRate
 from cachetier.errors import ThrottledError
 from cachetier.model.bandwidth import Bandwidth, Window
 from tests.fakes.fake_clock import FakeClock
@@ -117,12 +117,12 @@ def test_the_link_takes_no_more_than_a_window_allows_however_fast_it_is() -> Non
     known = unlimited.link()
     assert known is not None
     assert min(astuple(known)) > 1e6
-    assert limited.link() == Link(1e6, 1e6)
+    assert limited.link() == LinkRate(1e6, 1e6)
 
 
 def test_of_a_link_that_nobody_knows_yet_the_limit_is_believed() -> None:
     assert Traffic(4, FakeClock()).link() is None
-    assert Traffic(4, FakeClock(), Bandwidth(1e6)).link() == Link(1e6, 1e6)
+    assert Traffic(4, FakeClock(), Bandwidth(1e6)).link() == LinkRate(1e6, 1e6)
 
 
 def test_a_store_that_throttles_writes_takes_so_many_large_parts() -> None:
@@ -132,11 +132,11 @@ def test_a_store_that_throttles_writes_takes_so_many_large_parts() -> None:
     assert writes_per_second is not None
 
     limit = writes_per_second * LARGE_PART_BYTES
-    assert traffic.link() == Link(limit, limit)
+    assert traffic.link() == LinkRate(limit, limit)
 
 
 def test_a_paused_drain_has_a_link_that_can_be_divided_by() -> None:
     pause = Bandwidth(None, (replace(ALL_DAY, bytes_per_second=0.0),))
     noon = time.mktime((2026, 11, 21, 12, 0, 0, 0, 0, -1))
 
-    assert Traffic(4, FakeClock(now=noon), pause).link() == Link(1.0, 1.0)
+    assert Traffic(4, FakeClock(now=noon), pause).link() == LinkRate(1.0, 1.0)

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachetier.drain.schedule.queue_state import ITEM_BYTES, Group, RunShares, Shares, Weights
+from cachetier.drain.schedule.queue_state import ITEM_BYTES, FlowShares, Group, RunShares, Weights
 
 MIB = 1 << 20
 
 
-def served(weights: dict[str, float], sizes: list[int], shares: Shares) -> tuple[list[str], Shares]:
+def served(
+    weights: dict[str, float], sizes: list[int], shares: FlowShares
+) -> tuple[list[str], FlowShares]:
     """Hand out one item of each size, every flow having work all the time."""
     order = []
     for size in sizes:
@@ -31,7 +33,7 @@ def test_shares_differ_from_the_weights_by_no_more_than_an_item_each(
     weights: list[float], sizes: list[int]
 ) -> None:
     by_flow = {f"run-{number}": weight for number, weight in enumerate(weights)}
-    order, _ = served(by_flow, sizes, Shares())
+    order, _ = served(by_flow, sizes, FlowShares())
     got = dict.fromkeys(by_flow, 0.0)
     for flow, size in zip(order, sizes, strict=True):
         got[flow] += (size + ITEM_BYTES) / by_flow[flow]
@@ -44,13 +46,13 @@ def test_shares_differ_from_the_weights_by_no_more_than_an_item_each(
 
 
 def test_a_run_with_twice_the_weight_gets_twice_the_bytes() -> None:
-    order, _ = served({"big": 2.0, "small": 1.0}, [MIB] * 300, Shares())
+    order, _ = served({"big": 2.0, "small": 1.0}, [MIB] * 300, FlowShares())
 
     assert order.count("big") == pytest.approx(200, abs=1)
 
 
 def test_bytes_count_not_items() -> None:
-    shares = Shares()
+    shares = FlowShares()
     items = {"few": 0, "many": 0}
     for _ in range(300):
         flow = min(sorted(items), key=shares.start)
@@ -61,14 +63,14 @@ def test_bytes_count_not_items() -> None:
 
 
 def test_who_was_idle_neither_catches_up_nor_falls_behind() -> None:
-    _, shares = served({"busy": 1.0}, [MIB] * 1000, Shares())
+    _, shares = served({"busy": 1.0}, [MIB] * 1000, FlowShares())
     order, _ = served({"busy": 1.0, "new": 1.0}, [MIB] * 20, shares)
 
     assert order.count("new") == 10
 
 
 def test_runs_that_ended_are_forgotten() -> None:
-    shares = Shares()
+    shares = FlowShares()
     for number in range(1000):
         shares = shares.after(f"run-{number}", MIB, 1.0)
         shares = shares.after("always", MIB, 1.0)

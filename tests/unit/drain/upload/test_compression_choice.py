@@ -13,7 +13,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 from cachetier.codec.frames import FrameDecoder
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import RUNS_KEPT, CompressionLog
-from cachetier.drain.upload.compression_model import CompressionSample, Link, Means, judge
+from cachetier.drain.upload.compression_model import CompressionSample, LinkRate, Means, judge
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.encoding import (
     PROBE_ROOM_BYTES,
@@ -26,7 +26,7 @@ from cachetier.model.compression import parsed_mode
 from tests.fakes.bodies import mixed, noise
 from tests.unit.drain.shards import NOISE_BYTES, Memory
 
-SLOW, FAST = Link(1e5, 1e5), Link(1e13, 1e13)
+SLOW, FAST = LinkRate(1e5, 1e5), LinkRate(1e13, 1e13)
 HALF_BYTES = 24 << 20
 SMALL = 4 << 20
 
@@ -42,7 +42,7 @@ class World:
 
     compressor: Compressor
     decisions: CompressionLog
-    link: Link | None = None
+    link: LinkRate | None = None
 
     def chooser(self) -> Chooser:
         return Chooser(self.compressor, self.decisions, lambda: self.link)
@@ -124,7 +124,7 @@ def test_what_is_small_stays_as_it_is(world: World, mode: str) -> None:
 @pytest.mark.parametrize("size_bytes", [SMALL, HALF_BYTES])
 @pytest.mark.parametrize(("link", "codec"), [(SLOW, Codec.ZSTD), (FAST, Codec.RAW)])
 def test_auto_compresses_for_a_slow_link_and_not_for_a_fast_one(
-    world: World, link: Link, codec: Codec, size_bytes: int
+    world: World, link: LinkRate, codec: Codec, size_bytes: int
 ) -> None:
     world.link = link
 
@@ -135,7 +135,7 @@ def test_auto_compresses_for_a_slow_link_and_not_for_a_fast_one(
 
 
 def test_plain_bytes_need_more_than_a_hope(world: World) -> None:
-    world.link = Link(1e13, 1e5)  # single parts went fast, and nobody saw the link full
+    world.link = LinkRate(1e13, 1e5)  # single parts went fast, and nobody saw the link full
     encoding = world.choose("auto", half())
 
     assert encoding.codec is Codec.ZSTD
@@ -143,7 +143,7 @@ def test_plain_bytes_need_more_than_a_hope(world: World) -> None:
 
 
 def test_a_link_that_slows_down_during_an_upload_is_followed(world: World) -> None:
-    world.link = Link(1e13, 1e5)
+    world.link = LinkRate(1e13, 1e5)
     encoding = world.choose("auto", half())
     stored = frames(encoding, half(), 1)
     world.link = SLOW
@@ -159,7 +159,7 @@ def test_a_link_that_slows_down_during_an_upload_is_followed(world: World) -> No
 
 
 def test_what_is_stored_is_sampled_now_and_then(world: World) -> None:
-    world.link = Link(1e13, 1e5)
+    world.link = LinkRate(1e13, 1e5)
     data = (
         noise(NOISE_BYTES)[: 2 * BLOCK_BYTES]
         + bytes(BLOCK_BYTES)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cachetier.drain.upload.compression_model import CompressionSample, Link, Means, judge, together
+from cachetier.drain.upload.compression_model import (
+    CompressionSample,
+    LinkRate,
+    Means,
+    judge,
+    together,
+)
 
 MB = 1e6
 BF16 = CompressionSample(0.78, 1 / (400 * MB))  # 400 MB/s a thread
@@ -14,7 +20,7 @@ NOISE = CompressionSample(0.99, 1 / (900 * MB))
 
 
 def means(link: float | None, threads: int = 2, seen: float | None = None) -> Means:
-    known = None if link is None else Link(link, seen or link)
+    known = None if link is None else LinkRate(link, seen or link)
     return Means(known, threads)
 
 
@@ -61,8 +67,8 @@ def test_plain_bytes_are_sure_only_where_what_went_through_says_so_too() -> None
 
 
 def test_pauses_for_training_count_as_work() -> None:
-    rested = Means(Link(500 * MB, 500 * MB), 2)
-    paused = Means(Link(500 * MB, 500 * MB), 2, pause_seconds_per_byte=1 / (200 * MB))
+    rested = Means(LinkRate(500 * MB, 500 * MB), 2)
+    paused = Means(LinkRate(500 * MB, 500 * MB), 2, pause_seconds_per_byte=1 / (200 * MB))
 
     assert judge(BF16, rested).compress
     assert not judge(BF16, paused).compress

@@ -23,10 +23,10 @@ from cachetier.drain.upload.objects import ObjectTarget
 from cachetier.drain.upload.target import (
     RANGE_BYTES,
     ConflictError,
-    Found,
     RefusedKeyError,
     StrayObjectError,
     UploadTarget,
+    VerifiedObject,
     frames_read_back,
     is_verified,
     noticing_blocked,
@@ -214,7 +214,7 @@ def test_without_a_digest_only_this_very_put_of_these_very_bytes_is_ours(
 
     ours = {**metadata, SAVE_KEY: "save"}
     info = store.put("key", b"ours", digest=content.digest, metadata=ours)
-    assert target.look(store, Buffers().lend) == Found(info.etag, Stored.raw(content))
+    assert target.look(store, Buffers().lend) == VerifiedObject(info.etag, Stored.raw(content))
 
 
 def test_an_object_that_was_damaged_on_its_way_is_put_again_over_itself() -> None:
@@ -226,4 +226,4 @@ def test_an_object_that_was_damaged_on_its_way_is_put_again_over_itself() -> Non
     assert target.look(store, Buffers().lend) == if_match(info.etag)
 
     info = store.put("key", b"ours", digest=content.digest, metadata=metadata)
-    assert target.look(store, Buffers().lend) == Found(info.etag, Stored.raw(content))
+    assert target.look(store, Buffers().lend) == VerifiedObject(info.etag, Stored.raw(content))

@@ -14,7 +14,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, combine, digest_of
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.compression_choice import Chooser
 from cachetier.drain.upload.compression_log import CompressionLog
-from cachetier.drain.upload.compression_model import Link
+from cachetier.drain.upload.compression_model import LinkRate
 from cachetier.drain.upload.compressor import Compressor
 from cachetier.drain.upload.journal import Journal
 from cachetier.drain.upload.target import UploadTarget
@@ -27,18 +27,18 @@ from tests.fakes.memory_store import MemoryObjectStore
 from tests.unit.drain.shards import Memory
 
 HALF_BYTES = 24 << 20
-FAST, SLOW = Link(1e13, 1e13), Link(1e5, 1e5)
+FAST, SLOW = LinkRate(1e13, 1e13), LinkRate(1e5, 1e5)
 
 
 class Store(MemoryObjectStore):
     """Tells how fast the link is once ``known_after`` parts have arrived."""
 
-    def __init__(self, known_after: int, link: Link) -> None:
+    def __init__(self, known_after: int, link: LinkRate) -> None:
         super().__init__()
         self.begun = self.arrived = 0
         self._known_after, self._link = known_after, link
 
-    def link(self) -> Link | None:
+    def link(self) -> LinkRate | None:
         return self._link if self.arrived >= self._known_after else None
 
     def create_upload(self, key: str, metadata: object = None, headers: object = None) -> str:
@@ -90,7 +90,7 @@ def uploaded(store: Store, data: bytes) -> Stored:
     ],
 )
 def test_plain_bytes_replace_frames_only_where_they_pay_and_little_was_sent(
-    times: int, known_after: int, link: Link, codec: Codec, begun: int
+    times: int, known_after: int, link: LinkRate, codec: Codec, begun: int
 ) -> None:
     data, store = mixed(HALF_BYTES) * times, Store(known_after, link)
 

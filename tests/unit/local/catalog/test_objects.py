@@ -11,8 +11,8 @@ from cachetier.local.catalog.objects import (
     NEVER_THERE,
     UNCONDITIONAL,
     CommittedObject,
-    Condition,
     InBucket,
+    KeyCondition,
     NewObject,
     NewPiece,
 )
@@ -35,7 +35,7 @@ HEAD = Head({"content-type": "text/plain"}, {"author": "somebody"}, {"CRC32": "A
 
 
 def put(
-    store: Store, key: str, body: bytes = b"body", condition: Condition = UNCONDITIONAL
+    store: Store, key: str, body: bytes = b"body", condition: KeyCondition = UNCONDITIONAL
 ) -> CommittedObject:
     content = content_of(body)
     follows = store.read(objects.watermark)
@@ -179,16 +179,16 @@ def test_a_version_is_shown_after_those_that_it_may_speak_of(store: Store) -> No
 @pytest.mark.parametrize(
     ("condition", "holds"),
     [
-        (Condition(if_absent=True), False),
-        (Condition(if_match="etag-b'1'"), True),
-        (Condition(if_match="*"), True),
-        (Condition(if_match="other"), False),
+        (KeyCondition(if_absent=True), False),
+        (KeyCondition(if_match="etag-b'1'"), True),
+        (KeyCondition(if_match="*"), True),
+        (KeyCondition(if_match="other"), False),
         # What this node knows of a key is newer than any look into the bucket.
-        (Condition(if_absent=True, looked=InBucket()), False),
+        (KeyCondition(if_absent=True, looked=InBucket()), False),
     ],
 )
 def test_a_condition_is_held_against_the_newest_version(
-    store: Store, condition: Condition, holds: bool
+    store: Store, condition: KeyCondition, holds: bool
 ) -> None:
     put(store, "a", b"1")
 
@@ -207,29 +207,29 @@ def test_a_deleted_key_is_absent_to_conditions(store: Store) -> None:
     delete(store, "a")
 
     with pytest.raises(NoSuchKeyError):
-        put(store, "a", b"2", Condition(if_match="*"))
-    put(store, "a", b"2", Condition(if_absent=True))
+        put(store, "a", b"2", KeyCondition(if_match="*"))
+    put(store, "a", b"2", KeyCondition(if_absent=True))
 
 
 def test_of_a_key_that_is_not_known_here_the_look_into_the_bucket_counts(store: Store) -> None:
     there = InBucket("etag", "remote-etag")
 
     with pytest.raises(ConditionError):
-        put(store, "a", b"2", Condition(if_absent=True, looked=there))
+        put(store, "a", b"2", KeyCondition(if_absent=True, looked=there))
     with pytest.raises(NoSuchKeyError):
-        put(store, "b", b"2", Condition(if_match="etag", looked=InBucket()))
-    put(store, "a", b"2", Condition(if_match="etag", looked=there))
-    put(store, "b", b"2", Condition(if_absent=True, looked=InBucket()))
+        put(store, "b", b"2", KeyCondition(if_match="etag", looked=InBucket()))
+    put(store, "a", b"2", KeyCondition(if_match="etag", looked=there))
+    put(store, "b", b"2", KeyCondition(if_absent=True, looked=InBucket()))
 
     assert current(store, "a").base == "remote-etag"
     assert current(store, "b").base == ""
 
 
 @pytest.mark.parametrize(
-    ("condition", "base"), [(Condition(if_match="*"), NEVER_THERE), (UNCONDITIONAL, None)]
+    ("condition", "base"), [(KeyCondition(if_match="*"), NEVER_THERE), (UNCONDITIONAL, None)]
 )
 def test_a_put_on_condition_of_what_never_was_shown_meets_nothing_in_the_bucket(
-    store: Store, condition: Condition, base: str | None
+    store: Store, condition: KeyCondition, base: str | None
 ) -> None:
     first = put(store, "a", b"1").version
     put(store, "a", b"22", condition)

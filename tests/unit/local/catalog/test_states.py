@@ -21,11 +21,11 @@ from cachetier.model.lifecycle import (
     ObjectState,
     PartEvent,
     PartState,
+    RowState,
     SaveEvent,
     SaveState,
     ShardEvent,
     ShardState,
-    State,
     after,
     moves,
 )
@@ -64,7 +64,7 @@ def test_a_row_moves_where_the_table_says_or_is_refused(
     (number,) = begin(sql, state)
 
     try:
-        reached: State = after(state, event)
+        reached: RowState = after(state, event)
     except ForbiddenTransitionError:
         with pytest.raises(ForbiddenTransitionError, match=f"saves {number} is {state}"):
             move(sql, number, event)
@@ -130,7 +130,7 @@ def test_a_copy_ends_with_its_save(
 
     move(sql, number, event)
 
-    expected: State = there
+    expected: RowState = there
     ends = {SaveEvent.SUPERSEDE: CopyEvent.SUPERSEDE, SaveEvent.REFUSE: CopyEvent.REFUSE}
     if event in ends and there is CopyState.OPEN:
         expected = after(there, ends[event])
