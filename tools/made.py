@@ -8,6 +8,7 @@ from pathlib import Path
 from tools import (
     cli_page,
     config_page,
+    fsck_page,
     install_page,
     logs_page,
     metrics_page,
@@ -22,6 +23,7 @@ from tools.helm import chart as helm_chart
 MAKERS: tuple[Callable[[], dict[Path, str]], ...] = (
     cli_page.documents,
     config_page.documents,
+    fsck_page.documents,
     install_page.documents,
     logs_page.documents,
     metrics_page.documents,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cachetier.model.objects import is_mount
 
@@ -18,51 +18,191 @@ if TYPE_CHECKING:
     from cachetier.local.lost_and_found import Identity
 
 LISTED = 1000
+PROBLEM, NOTE = "problem", "note"
 
 
 class FindingKind(StrEnum):
-    CATALOG_DAMAGED = "catalog_damaged"
-    LOG_LOST = "log_lost"
-    ACCOUNTING = "accounting"
-    ROW_DAMAGED = "row_damaged"
-    ROW_CONTRADICTS = "row_contradicts"
-    FILE_MISSING = "file_missing"
-    FILE_SIZE = "file_size"
-    BYTES_DAMAGED = "bytes_damaged"
-    QUARANTINED = "quarantined"
-    OBJECT_MISSING = "object_missing"
-    OBJECT_DIFFERS = "object_differs"
-    OBJECT_FOREIGN = "object_foreign"
-    OBJECT_ROW_DAMAGED = "object_row_damaged"
-    PIECES_MISSING = "pieces_missing"
-    MANIFEST_MISSING = "manifest_missing"
-    MANIFEST_DAMAGED = "manifest_damaged"
-    PART_DAMAGED = "part_damaged"
-    PIECE_UNNAMED = "piece_unnamed"
-    FILE_UNMARKED = "file_unmarked"
-    FILE_ORPHAN = "file_orphan"
-    FILE_SET_ASIDE = "file_set_aside"
-    STEP_ENDED = "step_ended"
-    GONE_ELSEWHERE = "gone_elsewhere"
-    CLAIM_STALE = "claim_stale"
-    UPLOAD_STALE = "upload_stale"
-    OBJECT_UNNAMED = "object_unnamed"
-    OBJECT_NOT_OURS = "object_not_ours"
+    """What can be found: its word, what it means, what ``--repair`` does, and how bad it is.
 
+    ``make docs`` makes the tables of docs/recovery.md of it.
+    """
 
-NOTES = frozenset(
-    {
-        FindingKind.PIECE_UNNAMED,
-        FindingKind.FILE_UNMARKED,
-        FindingKind.FILE_ORPHAN,
-        FindingKind.FILE_SET_ASIDE,
-        FindingKind.GONE_ELSEWHERE,
-        FindingKind.CLAIM_STALE,
-        FindingKind.UPLOAD_STALE,
-        FindingKind.OBJECT_UNNAMED,
-        FindingKind.OBJECT_NOT_OURS,
-    }
-)
+    means: str
+    repair: str
+    is_problem: bool
+
+    def __new__(cls, word: str, means: str, repair: str, severity: str = PROBLEM) -> Self:
+        kind = str.__new__(cls, word)
+        kind._value_ = word
+        kind.means, kind.repair, kind.is_problem = means, repair, severity == PROBLEM
+        return kind
+
+    CATALOG_DAMAGED = (
+        "catalog_damaged",
+        "SQLite's check fails, or the catalog cannot be opened",
+        (
+            "makes the indexes anew; if that does not help: [above](#the-catalog-is-damaged), or "
+            "[`--rebuild`](#a-lost-catalog)"
+        ),
+    )
+    LOG_LOST = (
+        "log_lost",
+        "the catalog's log is gone with acknowledged commits, or a repair was cut short",
+        "takes back every whole file and says [what may be lost](#a-lost-log)",
+    )
+    ACCOUNTING = (
+        "accounting",
+        "the indexes and the rows disagree on bytes",
+        "makes the indexes anew",
+    )
+    ROW_DAMAGED = (
+        "row_damaged",
+        "a row fails its own digest",
+        (
+            "writes it again from the mark on its file, from the bytes if the row's digest proves "
+            "them, or from the part in the bucket"
+        ),
+    )
+    ROW_CONTRADICTS = (
+        "row_contradicts",
+        (
+            "a row says what cannot be: clean and at no remote; dirty in a published step; evicted "
+            "and here; stored otherwise than the part says"
+        ),
+        (
+            "corrects the row by the documents in the bucket and a look at the object: clean if "
+            "the object is there, else sent again; dirty if no document names it. Bytes under an "
+            "evicted row are removed only if a remote has them"
+        ),
+    )
+    FILE_MISSING = (
+        "file_missing",
+        "a row without its file",
+        (
+            "takes the file from `lost+found`, else fetches the bytes; if no remote has them the "
+            "shard is quarantined and stays a problem"
+        ),
+    )
+    FILE_SIZE = "file_size", "a file of another size than its row", "the same"
+    BYTES_DAMAGED = (
+        "bytes_damaged",
+        "(`--data`) bytes fail their digest",
+        (
+            "the same; the damaged bytes are kept in quarantine until a remote confirmed that it "
+            "has the shard"
+        ),
+    )
+    QUARANTINED = (
+        "quarantined",
+        "a shard that was found damaged before",
+        "uses it again if its bytes are right now, else fetches them",
+    )
+    OBJECT_MISSING = (
+        "object_missing",
+        "a verified object or pack is gone",
+        (
+            "if no part in the bucket names it, the shard is dirty again and the drain sends it; "
+            "else `fsck` sends it again, byte for byte. An object of the S3 door is dirty again if "
+            "all its bytes are here"
+        ),
+    )
+    OBJECT_DIFFERS = (
+        "object_differs",
+        "our object has another size or digest",
+        (
+            "sends it again over that version; if the part in the bucket names the object as it "
+            "is, corrects the catalog"
+        ),
+    )
+    OBJECT_FOREIGN = (
+        "object_foreign",
+        "somebody else's object under our key, or one that may not be read",
+        "nothing: move it away",
+    )
+    OBJECT_ROW_DAMAGED = (
+        "object_row_damaged",
+        "the row of an object of the S3 door is damaged",
+        (
+            "removes it, so that its mount drains on, and keeps its files in `lost+found` "
+            "(`--adopt` takes them back); left if bytes are in the catalog alone"
+        ),
+    )
+    PIECES_MISSING = "pieces_missing", "pieces of an object of the S3 door are unknown", "the same"
+    MANIFEST_MISSING = (
+        "manifest_missing",
+        "a step that was published here has no manifest",
+        (
+            "lets the drain publish it again, with this node's parts; a damaged manifest of "
+            "cachetier's is replaced by a claim. Left while another save has the step, or may have "
+            "it (parts at `<step>~<id>` that this node does not know): repair on the node that "
+            "saved that one"
+        ),
+    )
+    MANIFEST_DAMAGED = (
+        "manifest_damaged",
+        "the manifest of a step that was, or will be, published here cannot be read",
+        "the same",
+    )
+    PART_DAMAGED = (
+        "part_damaged",
+        "a rank's part is missing, or not what the manifest names",
+        (
+            "writes it again if that is byte for byte the same; before publication, when all its "
+            "objects are there"
+        ),
+    )
+    PIECE_UNNAMED = (
+        "piece_unnamed",
+        "a piece of an S3 door object without a row",
+        "keeps its file in `lost+found`",
+        NOTE,
+    )
+    FILE_UNMARKED = (
+        "file_unmarked",
+        "a file of a put that was never acknowledged",
+        "removes it, as a start does",
+        NOTE,
+    )
+    FILE_ORPHAN = (
+        "file_orphan",
+        "a file that was committed once and has no row",
+        "moves it to `lost+found`, as a start does",
+        NOTE,
+    )
+    FILE_SET_ASIDE = (
+        "file_set_aside",
+        "a file in `lost+found`, with the reason if known",
+        "nothing: `prune` or `--adopt`",
+        NOTE,
+    )
+    STEP_ENDED = (
+        "step_ended",
+        "another node deleted or replaced the step",
+        "ends it here too, unless it is pinned and was deleted",
+    )
+    GONE_ELSEWHERE = (
+        "gone_elsewhere",
+        (
+            "the step was deleted or replaced at a replica, or somebody replaced an object of the "
+            "S3 door"
+        ),
+        "nothing: `cachetier delete RUN STEP` removes the rest of a step",
+        NOTE,
+    )
+    CLAIM_STALE = (
+        "claim_stale",
+        "an ended save still claims its step; the next save takes it",
+        "nothing",
+        NOTE,
+    )
+    UPLOAD_STALE = "upload_stale", "an unfinished upload of an ended step", "aborts it", NOTE
+    OBJECT_UNNAMED = (
+        "object_unnamed",
+        "our object beside a published step that does not name it",
+        "nothing",
+        NOTE,
+    )
+    OBJECT_NOT_OURS = "object_not_ours", "somebody else's object beside a step", "nothing", NOTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +233,7 @@ class Finding:
 
     @property
     def is_problem(self) -> bool:
-        return self.kind not in NOTES
+        return self.kind.is_problem
 
     @property
     def where(self) -> str:
@@ -109,7 +249,7 @@ class Finding:
         shown = ("run", "step", "name", "remote", "key", "file_id", "rank")
         ids = {name: getattr(self, name) for name in shown}
         known = {name: value for name, value in ids.items() if value is not None}
-        severity = "problem" if self.is_problem else "note"
+        severity = PROBLEM if self.is_problem else NOTE
         return {"kind": str(self.kind), "severity": severity, "message": self.message, **known}
 
 
