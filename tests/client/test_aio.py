@@ -103,6 +103,22 @@ def test_every_call_is_there_takes_what_the_blocking_one_takes_and_says_the_same
         assert awaited.__doc__ == method.__doc__
 
 
+def test_what_only_asyncio_has_names_its_options_as_the_call_behind_it_does() -> None:
+    def options(call: object) -> dict[str, inspect.Parameter]:
+        found = inspect.signature(call).parameters  # type: ignore[arg-type]
+        assert not any(each.kind is each.VAR_KEYWORD for each in found.values())
+        return dict(found)
+
+    put, put_file = options(Client.put_shard), options(AsyncClient.put_file)
+    assert {**put, "path": None, "data": None} == {**put_file, "path": None, "data": None}
+    opened, sent = options(Checkpoint.open), options(AsyncCheckpoint.put_file)
+    assert opened == {name: each for name, each in {**opened, **sent}.items() if name != "path"}
+    assert opened.keys() - {"size_bytes"} == sent.keys() - {"path"}
+    got = options(AsyncClient.open_shard)
+    assert got["timeout_seconds"] == options(AsyncClient.get_file)["timeout_seconds"]
+    assert got["timeout_seconds"] == options(Client.get_shard)["timeout_seconds"]
+
+
 def test_a_step_is_saved_found_and_read(service: FakeService) -> None:
     async def use(client: AsyncClient) -> None:
         async with client.checkpoint(None, 7, rank=0, world_size=1) as checkpoint:

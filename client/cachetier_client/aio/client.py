@@ -17,18 +17,22 @@ import os
 import stat
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
-from typing import Any, Concatenate, Self, SupportsIndex
+from functools import partial
+from typing import Concatenate, Self, SupportsIndex
 
 import aiofiles
 import aiofiles.threadpool
 
 from cachetier_client.aio.threads import Given, OnThreads, Threads, awaited, in_pieces, waited_for
+from cachetier_client.calls.reads import GET_SECONDS
+from cachetier_client.calls.runs import PUT_SECONDS
 from cachetier_client.checkpoints import Checkpoint
 from cachetier_client.client import Client
 from cachetier_client.fallback.policy import Fallback
 from cachetier_client.io.digests import BLOCK_BYTES
+from cachetier_client.io.ring import Ring
 from cachetier_client.io.whole_file import whole_file
-from cachetier_client.results import Receipt
+from cachetier_client.results import AckLevel, Receipt
 from cachetier_client.streams.reader import ShardReader
 from cachetier_client.streams.writer import ShardWriter
 
@@ -66,12 +70,23 @@ class AsyncCheckpoint(OnThreads[Checkpoint]):
     seal = awaited(Checkpoint.seal)
     abort = awaited(Checkpoint.abort)
 
-    async def put_file(self, path: str | os.PathLike[str], name: str, **options: Any) -> Receipt:
+    async def put_file(
+        self,
+        path: str | os.PathLike[str],
+        name: str,
+        *,
+        timeout_seconds: float | None = None,
+        element_size: SupportsIndex | None = None,
+        ring: Ring | None = None,
+    ) -> Receipt:
         """Store a local file as one shard of this rank; the options are those of ``open``."""
-
-        def opened(size_bytes: int | None) -> ShardWriter:
-            return self.blocking.open(name, size_bytes=size_bytes, **options)
-
+        opened = partial(
+            self.blocking.open,
+            name,
+            timeout_seconds=timeout_seconds,
+            element_size=element_size,
+            ring=ring,
+        )
         return await _sent(self._threads, path, opened)
 
 
@@ -145,14 +160,20 @@ class AsyncClient(OnThreads[Client]):
 
     # --- files and streams -----------------------------------------------------------------------
 
-    async def put_file(
+    async def put_file(  # noqa: PLR0913 - the ids, fixed names all
         self,
         path: str | os.PathLike[str],
         *,
         step: SupportsIndex,
         name: str,
         run: str | None = None,
-        **options: Any,
+        rank: int | None = None,
+        world_size: int | None = None,
+        ack: AckLevel = "local",
+        timeout_seconds: float = PUT_SECONDS,
+        save_id: str | None = None,
+        overwrite: bool = False,
+        element_size: SupportsIndex | None = None,
     ) -> Receipt:
         """Store a local file as one shard, in bounded memory; the options are ``put_shard``'s.
 
@@ -161,11 +182,20 @@ class AsyncClient(OnThreads[Client]):
             SizeMismatchError: Its size changed meanwhile; nothing was stored.
             CachetierClientError: As ``put_shard``.
         """
-
-        def opened(size_bytes: int | None) -> ShardWriter:
-            options["size_bytes"] = size_bytes
-            return self.blocking.open_shard(run, step, name, "wb", **options)
-
+        opened = partial(
+            self.blocking.open_shard,
+            run,
+            step,
+            name,
+            "wb",
+            rank=rank,
+            world_size=world_size,
+            ack=ack,
+            timeout_seconds=timeout_seconds,
+            save_id=save_id,
+            overwrite=overwrite,
+            element_size=element_size,
+        )
         return await _sent(self._threads, path, opened)
 
     async def get_file(
@@ -174,7 +204,8 @@ class AsyncClient(OnThreads[Client]):
         step: SupportsIndex,
         name: str,
         path: str | os.PathLike[str],
-        **options: Any,
+        *,
+        timeout_seconds: float = GET_SECONDS,
     ) -> int:
         """Write one shard to a local file, in bounded memory; return how many bytes it has.
 
@@ -188,7 +219,9 @@ class AsyncClient(OnThreads[Client]):
         files, loop = self._threads.calls, asyncio.get_running_loop()
 
         async def copy(stop: asyncio.Event) -> int:
-            async with self.open_shard(run, step, name, restore=True, **options) as reader:
+            async with self.open_shard(
+                run, step, name, restore=True, timeout_seconds=timeout_seconds
+            ) as reader:
                 writing = ExitStack()
                 out = await loop.run_in_executor(files, writing.enter_context, whole_file(path))
                 file = aiofiles.threadpool.wrap(out, executor=files)
@@ -207,11 +240,21 @@ class AsyncClient(OnThreads[Client]):
 
     @asynccontextmanager
     async def open_shard(
-        self, run: str | None, step: SupportsIndex, name: str, **options: Any
+        self,
+        run: str | None,
+        step: SupportsIndex,
+        name: str,
+        *,
+        restore: bool = False,
+        timeout_seconds: float = GET_SECONDS,
     ) -> AsyncIterator[AsyncShardReader]:
         """Open a shard to read parts of it, for an ``async with``; see ``Client.open_shard``."""
-        client, threads = self.blocking, self._threads
-        reader = await threads.run(lambda: client.open_shard(run, step, name, "rb", **options))
+        client, threads, seconds = self.blocking, self._threads, timeout_seconds
+        reader = await threads.run(
+            lambda: client.open_shard(
+                run, step, name, "rb", restore=restore, timeout_seconds=seconds
+            )
+        )
         try:
             yield AsyncShardReader(reader, threads)
         finally:
@@ -241,7 +284,7 @@ class AsyncClient(OnThreads[Client]):
 async def _sent(
     threads: Threads,
     path: str | os.PathLike[str],
-    opened: Callable[[int | None], ShardWriter],
+    opened: Callable[..., ShardWriter],
 ) -> Receipt:
     """Store what a local file holds, read as it is written."""
 
@@ -249,7 +292,7 @@ async def _sent(
         async with aiofiles.open(path, "rb", executor=threads.calls) as file:
             about = os.fstat(file.fileno())
             size_bytes = about.st_size if stat.S_ISREG(about.st_mode) else None
-            writer = await threads.run(opened, size_bytes)
+            writer = await threads.run(opened, size_bytes=size_bytes)
             try:
                 while piece := await file.read(BLOCK_BYTES):
                     await threads.run(writer.write, piece)
