@@ -220,8 +220,8 @@ RENAMED = {
     "low_watermark": "the first of `watermarks`: [0.8, 0.9]",
     "notice_seconds": '`notice`, with a unit: "4min"',
     "s3_hosts": "`hosts`, together with `http_hosts`",
-    "socket_mode": "goes: 0600, but 0666 where `allowed_uids` or a principal names users by "
-    "uid or gid: take out whom the mode kept out",
+    "socket_mode": "goes: 0600, or 0666 if `allowed_uids` or a principal names a uid or gid; "
+    "remove there the users that `socket_mode` kept out",
     "tls_certificate": "the first of `tls`",
     "tls_client_ca": "the third of `tls`",
     "tls_key": "the second of `tls`",

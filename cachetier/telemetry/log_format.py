@@ -20,6 +20,10 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TextIO
 
+from cachetier_client.identity.names import GENERATION_MARK
+from cachetier_client.identity.places import place_of
+from cachetier_client.identity.step_names import StepName
+
 from cachetier.telemetry.events import DEFECT, LIBRARY, Event, fields_in, tell
 from cachetier.telemetry.rate_limit import Repeats
 from cachetier.visible import on_one_line
@@ -226,10 +230,16 @@ def parts_of(record: logging.LogRecord) -> tuple[Event, str, Mapping[str, Any]]:
 
 
 def _message_of(record: logging.LogRecord) -> str:
+    """Return the text; what was saved by path is called by that path, as people wrote it."""
+    ids: Mapping[str, Any] = record.args if isinstance(record.args, Mapping) else {}
     try:
-        return record.getMessage()
+        message = record.getMessage()
+        if GENERATION_MARK in str(ids.get("run")) and "step" in ids:
+            path = place_of(ids["run"], ids["step"], StepName()).path
+            message = message.replace(f"{ids['run']}/{ids['step']}", path)
     except Exception:  # a mistake where it was logged must not tear the log, nor hide the event
         return f"{record.msg} {record.args}"
+    return message
 
 
 def process_of(record: logging.LogRecord) -> str:

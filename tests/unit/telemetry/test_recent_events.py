@@ -31,6 +31,16 @@ def test_the_newest_come_first_with_what_they_are_about(recent: RecentEvents) ->
     assert (before.run, before.level) == (None, "info")
 
 
+def test_what_was_saved_by_path_is_called_by_its_path(recent: RecentEvents) -> None:
+    save = {"run": "r~checkpoints~step-!~", "step": 10, "state": "refused", "remote": "durable"}
+    tell(log, events.SAVE_ENDED, **save)
+    tell(log, events.SAVE_ENDED, **{**save, "run": "r~last.ckpt", "step": 0})
+    file, folder = recent.newest_first()
+    assert folder.message == "r/checkpoints/step-10 is refused at durable"
+    assert folder.run == "r~checkpoints~step-!~"
+    assert file.message == "r/last.ckpt is refused at durable"
+
+
 def test_a_log_that_says_less_does_not_make_them_fewer() -> None:
     ours = logging.getLogger("cachetier")
     before = ours.level
