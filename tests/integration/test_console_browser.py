@@ -141,6 +141,29 @@ def test_what_happens_shows_without_a_reload(page: Page, served: Served) -> None
     assert page.evaluate("window.stayed")
 
 
+# Of each axis of each chart its labels, and how far the outermost one is from being cut.
+AXES = """() => [...charts].map((chart) => {
+  const ratio = devicePixelRatio, all = chart.bbox.left / ratio + chart.bbox.width / ratio;
+  return chart.axes.map((axis, y) => {
+    const labels = (axis._values ?? []).filter((each) => each);
+    chart.ctx.font = axis.font[0];
+    const widths = labels.map((each) => chart.ctx.measureText(each).width / ratio);
+    const at = (axis._splits ?? []).slice(-labels.length).map((each) => chart.valToPos(each, "x"));
+    const right = chart.bbox.left / ratio + at.at(-1) + widths.at(-1) / 2;
+    return { labels, room: y ? axis.size() - Math.max(...widths) : chart.width - right };
+  });
+})"""
+
+
+@pytest.mark.parametrize("width", [390, 1360])
+def test_no_label_of_an_axis_is_cut_or_stands_twice(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    drawn = f"[({AXES})().flat()].find((axes) => axes.every((axis) => axis.labels.length))"
+    for axis in page.wait_for_function(drawn).json_value():
+        assert axis["room"] >= 0, axis
+        assert len(set(axis["labels"])) == len(axis["labels"])
+
+
 def test_only_lines_that_can_be_seen_are_in_the_page(page: Page, served: Served) -> None:
     page.goto(f"{served.service.url}/console/runs/many/1")
     cells = page.get_by_role("gridcell")
