@@ -52,8 +52,10 @@ class Node:
         return self._process.pid
 
     def drain_pids(self) -> list[int]:
-        """Return the processes beside the service itself."""
-        return processes.children_of(self.pid)
+        """Return the drain and its carriers: what does not run as the service does."""
+        own = processes.command_of(self.pid)
+        children = processes.children_of(self.pid)
+        return [pid for pid in children if processes.command_of(pid) != own]
 
     def wait_until_ready(self) -> None:
         """Return once the socket takes connections; note how long that took since the start."""

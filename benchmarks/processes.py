@@ -61,6 +61,13 @@ def _status_bytes(pid: int, word: str, file: str = "status") -> int:
     raise ProcessLookupError(f"process {pid} is gone")
 
 
+def command_of(pid: int) -> bytes:
+    """Return the command line of a process, empty once it has ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
 def children_of(pid: int) -> list[int]:
     """Return the processes that ``pid`` started and that still run, and theirs."""
     found: list[int] = []

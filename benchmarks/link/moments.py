@@ -64,7 +64,7 @@ def _restarted(bench: Bench, number: int) -> float:
         while speed.bytes < size_bytes / 3:
             speed.look()
         before = speed.now
-        (drain,) = (pid for pid in service.drain_pids() if b"drain.process" in _command(pid))
+        drain, *_ = service.drain_pids()
         os.kill(drain, signal.SIGKILL)
         killed_at = time.monotonic()
         for is_over in (_is_away, _is_back):  # what lies in the kernel's buffers still arrives
@@ -108,8 +108,3 @@ class _Speed:
         """Bytes a second over the last span."""
         (began, before), (ended, after) = self._seen[0], self._seen[-1]
         return (after - before) / max(SPAN_SECONDS, ended - began)
-
-
-def _command(pid: int) -> bytes:
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        return file.read()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from benchmarks.node import Node
-from benchmarks.processes import Used, children_of
+from benchmarks.processes import Used
 from benchmarks.scratch import ROOT, Bench, touch_memory
 from cachetier.testing.s3_endpoint import S3Endpoint
 
@@ -48,7 +48,7 @@ class Moved:
 
 def moved_by(service: Node, used: Used, seconds: float) -> Moved:
     """Return what a node took, and its ranks if ``used`` counts them."""
-    drain = children_of(service.pid)[:1]
+    drain = service.drain_pids()[:1]
     each: dict[str, list[float]] = {}
     used_by = used.by_process()
     for pid in sorted(used_by, key=used_by.__getitem__, reverse=True):

@@ -54,7 +54,7 @@ def main() -> None:
 
 def carriers(count: int) -> Mapping[str, str]:
     """Return the settings for so many carriers: none, while there is no such setting."""
-    return {"drain_carriers": str(count)} if "drain_carriers" in _SETTINGS else {}
+    return {"carriers": str(count)} if "carriers" in _SETTINGS else {}
 
 
 def _rows(bench: Bench, ends_at: float) -> Iterator[dict[str, Any]]:

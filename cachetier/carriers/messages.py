@@ -11,6 +11,7 @@ from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart, Upl
 from msgspec import Struct, field, json
 
 from cachetier.carriers.checked_file import DamagedError
+from cachetier.carriers.stored_blocks import StoredBlocks
 from cachetier.errors import CachetierError, error_kinds
 from cachetier.remote.base import Condition
 from cachetier.remote.settings import RemoteSettings
@@ -52,6 +53,21 @@ class Job(Struct, frozen=True, tag=True):
         return self.remote.bucket, self.key, self.part.start
 
 
+class Fetch(Struct, frozen=True, tag=True):
+    """One request for blocks of a shard, which come into the file whose descriptor goes along."""
+
+    number: int
+    remote: RemoteSettings
+    key: str
+    start: int
+    blocks: StoredBlocks
+    etag: str | None = None
+
+    @property
+    def name(self) -> tuple[str, str, int]:
+        return self.remote.bucket, self.key, self.start
+
+
 class Cut(Struct, frozen=True, tag=True):
     """Break off the job ``number``: it fails as on a broken connection."""
 
@@ -91,7 +107,14 @@ class Failure(Struct, frozen=True):
         return error
 
 
-class Done(Struct, frozen=True):
+class Came(Struct, frozen=True, tag=True):
+    """A block of the job ``number`` is in its file, and sound."""
+
+    number: int
+    block: int
+
+
+class Done(Struct, frozen=True, tag=True):
     """How the job ``number`` ended, and for how long it read the disk."""
 
     number: int
@@ -101,5 +124,5 @@ class Done(Struct, frozen=True):
     failure: Failure | None = None
 
 
-MESSAGES: json.Decoder[Start | Job | Cut] = json.Decoder(Start | Job | Cut)
-REPLIES = json.Decoder(Done)
+MESSAGES: json.Decoder[Start | Job | Fetch | Cut] = json.Decoder(Start | Job | Fetch | Cut)
+REPLIES: json.Decoder[Came | Done] = json.Decoder(Came | Done)

@@ -25,10 +25,11 @@ from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart
 from msgspec import DecodeError, json
 
 from cachetier.carriers.checked_file import FileBody
-from cachetier.carriers.messages import MESSAGE_BYTES, REPLIES, Cut, Done, Job, Start
+from cachetier.carriers.messages import MESSAGE_BYTES, REPLIES, Came, Cut, Done, Fetch, Job, Start
 from cachetier.carriers.process import CARRIERS_LIMIT, Nursery
+from cachetier.carriers.stored_blocks import BlockSink
 from cachetier.errors import IntegrityError, TransientError
-from cachetier.remote.base import Body, Condition, Headers, Metadata, ObjectStore
+from cachetier.remote.base import Body, Condition, Headers, Into, Metadata, ObjectStore
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import Timeouts
 from cachetier.remote.wrapped import WrappedObjectStore
@@ -46,6 +47,7 @@ class _Carrier:
         self.pid = pid
         self.place = place
         self.jobs: dict[int, Future[Done | int]] = {}
+        self._hear: dict[int, Callable[[int], object]] = {}
         self._socket = sock
         self._lock = threading.Lock()
         self.is_alive = True
@@ -53,11 +55,16 @@ class _Carrier:
             sock.send(json.encode(start))
         threading.Thread(target=self._listen, name="carrier-replies", daemon=True).start()
 
-    def begin(self, job: Job, descriptor: int) -> Future[Done | int]:
-        """Hand over a job; if the carrier dies, its result is how many jobs that had then."""
+    def begin(
+        self, job: Job | Fetch, descriptor: int, came: Callable[[int], object]
+    ) -> Future[Done | int]:
+        """Hand over a job; if the carrier dies, its result is how many jobs that had then.
+
+        ``came`` gets each block that has come before that.
+        """
         reply = Future[Done | int]()
         with self._lock:
-            self.jobs[job.number] = reply
+            self.jobs[job.number], self._hear[job.number] = reply, came
             alive = self.is_alive
         if alive:
             with suppress(OSError):  # likewise
@@ -82,10 +89,14 @@ class _Carrier:
     def _listen(self) -> None:
         with suppress(OSError, DecodeError), self._socket:
             while reply := self._socket.recv(MESSAGE_BYTES):
-                done = REPLIES.decode(reply)
+                answer = REPLIES.decode(reply)
+                if isinstance(answer, Came):
+                    self._hear[answer.number](answer.block)
+                    continue
                 with self._lock:
-                    waiting = self.jobs.pop(done.number)
-                waiting.set_result(done)
+                    waiting = self.jobs.pop(answer.number)
+                    del self._hear[answer.number]
+                waiting.set_result(answer)
         self._end()
 
     def _end(self) -> None:
@@ -98,7 +109,7 @@ class _Carrier:
 
 
 class Carriers:
-    """Up to ``limit`` carriers that send to the server of ``remote``. Thread-safe."""
+    """Up to ``limit`` carriers, made to reach the server of ``remote``. Thread-safe."""
 
     def __init__(
         self, nursery: Nursery, remote: RemoteSettings, limit: int, at_once: int, times: Timeouts
@@ -114,6 +125,7 @@ class Carriers:
         """
         self.counters = nursery.counters
         self.on_lost: Callable[[], object] = lambda: None  # the nursery is gone: none will come
+        self.lost = False
         self._nursery = nursery
         self._start = Start(remote, at_once, times.connect_seconds, times.read_seconds)
         self._limit = min(limit, CARRIERS_LIMIT - 1)
@@ -125,7 +137,7 @@ class Carriers:
         self._of_thread: dict[int, tuple[_Carrier, int]] = {}
 
     def store(self, remote: RemoteSettings, store: ObjectStore) -> ObjectStore:
-        """Return ``store``, the bucket of ``remote``, but carriers send large parts of files."""
+        """Return ``store``, the bucket of ``remote``; carriers move large parts of files."""
         return _CarriedObjectStore(store, self, remote)
 
     def pids(self) -> Sequence[int]:
@@ -138,38 +150,50 @@ class Carriers:
             carrier, number = found
             carrier.cut(number)
 
-    def next_number(self) -> int:
-        """Return a number for a new job."""
-        return next(self._numbers)
-
     def close(self) -> None:
         """End all carriers; the jobs that they have go on elsewhere."""
         for carrier in self._places:
             if carrier is not None:
                 carrier.close()
 
-    def do(self, job: Job, descriptor: int) -> Done:
-        """Have a carrier do ``job``; what fails there is raised here.
+    def do(
+        self,
+        rest: Callable[[int], Job | Fetch],
+        descriptor: int,
+        came: Callable[[int], object] = lambda _block: None,
+    ) -> Done:
+        """Have a carrier do the job that ``rest`` makes of a new number; return how it ended.
+
+        ``rest`` is asked again after the death of a carrier, and then leaves out the blocks that
+        ``came`` has got.
 
         Raises:
             IntegrityError: It was alone in two carriers when they died.
             TransientError: There is no carrier, and none can be forked.
         """
         while True:
+            job = rest(next(self._numbers))
             kills = self._kills.get(job.name)
             if kills == KILLS_LIMIT:
-                what = f"{job.key}: the processes that were to send the bytes from {job.part.start}"
+                what = f"{job.key}: the processes that were to carry the bytes from {job.name[2]}"
                 raise IntegrityError(f"{what} died of it, {KILLS_LIMIT} times", key=job.key)
             with nullcontext() if kills is None else self._alone:
-                done = self._attempt(job, descriptor, suspected=kills is not None)
+                done = self._attempt(job, descriptor, came, suspected=kills is not None)
             if done is not None:
                 self._kills.pop(job.name, None)
                 return done
 
-    def _attempt(self, job: Job, descriptor: int, *, suspected: bool) -> Done | None:
+    def _attempt(
+        self,
+        job: Job | Fetch,
+        descriptor: int,
+        came: Callable[[int], object],
+        *,
+        suspected: bool,
+    ) -> Done | None:
         """Return how ``job`` ended, or None if its carrier died."""
         carrier = self._carrier_at(self._limit) if suspected else self._least_busy()
-        reply = carrier.begin(job, descriptor)
+        reply = carrier.begin(job, descriptor, came)
         thread = threading.get_ident()
         self._of_thread[thread] = carrier, job.number
         try:
@@ -213,13 +237,17 @@ class Carriers:
                         carrier = self._places[place] = _Carrier(sock, pid, place, self._start)
                     except (OSError, RuntimeError) as error:
                         if isinstance(error, ConnectionError):
+                            self.lost = True
                             self.on_lost()
                         raise TransientError(f"no process can be started: {error}") from error
         return carrier
 
 
 class _CarriedObjectStore(WrappedObjectStore):
-    """A store whose large bodies from files are sent by carriers; all other calls are its own."""
+    """A store whose large bodies come from files, and into files, by carriers.
+
+    All other calls are its own.
+    """
 
     def __init__(self, store: ObjectStore, carriers: Carriers, remote: RemoteSettings) -> None:
         super().__init__(store)
@@ -253,11 +281,36 @@ class _CarriedObjectStore(WrappedObjectStore):
         assert done.part is not None
         return done.part
 
+    def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
+        if (
+            isinstance(into, BlockSink)
+            and into.descriptor is not None
+            and into.size_bytes >= SMALL_BYTES
+            and not self._carriers.lost
+        ):
+            self._fetch(key, start, into, into.descriptor, etag)
+        else:
+            self._store.read_into(key, start, into, etag)
+
+    def _fetch(
+        self, key: str, start: int, into: BlockSink, descriptor: int, etag: str | None
+    ) -> None:
+        def rest(number: int) -> Fetch:
+            left = into.left()
+            begin = start + into.size_bytes - left.size_bytes
+            return Fetch(number, self._remote, key, begin, left, etag)
+
+        done = self._carriers.do(rest, descriptor, into.told)
+        if done.failure is not None:
+            raise done.failure.as_error()
+
     def _do(self, key: str, body: FileBody, digest: int, **how: Any) -> Done:
         file, part = body.file, body.part
-        number, digests = self._carriers.next_number(), tuple(file.expected(part))
-        job = Job(number, self._remote, key, part, digests, digest, **how)
-        done = self._carriers.do(job, file.descriptor)
+        digests = tuple(file.expected(part))
+        done = self._carriers.do(
+            lambda number: Job(number, self._remote, key, part, digests, digest, **how),
+            file.descriptor,
+        )
         body.was_read(done.read_seconds)
         if done.failure is not None:
             raise done.failure.as_error()

@@ -1,8 +1,8 @@
-"""A carrier: a process that sends the bodies of requests, each read from a passed descriptor.
+"""A carrier: a process that moves the bodies of requests, from and to files by their descriptors.
 
 Carriers are forked by a *nursery*, a copy of the deciding process from before it had threads. So
 one is there within milliseconds and shares what was imported. It ends with the socket by which it
-is told what to send, or with its parent: carriers die with the nursery, the nursery with the
+is told what to do, or with its parent: carriers die with the nursery, the nursery with the
 process that decides.
 """
 
@@ -21,15 +21,29 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from select import POLLIN, poll
+from select import select as wait_for
 
 from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart, UploadPartRange
-from msgspec import json
+from msgspec import Struct, json
 
 from cachetier import libc
 from cachetier.carriers.checked_file import CheckedFile, FileBody
-from cachetier.carriers.messages import MESSAGE_BYTES, MESSAGES, Cut, Done, Failure, Job, Start
+from cachetier.carriers.messages import (
+    MESSAGE_BYTES,
+    MESSAGES,
+    Came,
+    Cut,
+    Done,
+    Failure,
+    Fetch,
+    Job,
+    Start,
+)
+from cachetier.carriers.stored_blocks import BlockSink
+from cachetier.local.files.data_files import write_all
 from cachetier.remote.base import ObjectStore
-from cachetier.remote.scheme import scheme_of
+from cachetier.remote.scheme import SCHEMES, RemoteServer, scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch, Timeouts
 
@@ -39,6 +53,7 @@ CARRIERS_LIMIT = 64
 PIECE_BYTES, LARGE_PIECE_BYTES = 1 << 20, 4 << 20
 LARGE_PIECES = 4
 TELL_SECONDS = 0.05
+LOAD_AFTER_SECONDS = 1.0  # the start of the service has the processor first
 
 
 class Counters:
@@ -138,6 +153,9 @@ def fork_on_request(
     """Fork carriers until the other end closes; this process never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
     try:
+        wait_for([requests], [], [], LOAD_AFTER_SECONDS)
+        for each in SCHEMES.values():
+            each.load()
         while True:
             data, descriptors, _, _ = socket.recv_fds(requests, 16, 1)
             if not data:
@@ -181,32 +199,31 @@ class Carrier:
         self._before = counters.of(place)
         self._stalls = StallWatch()
         self._timeouts = Timeouts(start.connect_seconds, start.read_seconds, self._stalls)
-        scheme = scheme_of(start.remote)
-        self._server = scheme.server(
-            start.remote, max_connections=start.at_once, timeouts=self._timeouts
-        )
-        self._server.open()
+        self._at_once = start.at_once
+        self._servers: dict[RemoteSettings, RemoteServer] = {}
+        self._server(start.remote).open()
         self._stores: dict[RemoteSettings, ObjectStore] = {}
         self._threads = ThreadPoolExecutor(start.at_once, thread_name_prefix="carrier")
         self._running: dict[int, int | None] = {}
         self._lock = threading.Lock()
+        self._writing = threading.Lock()  # a file takes one writer; others would spin
         self._large = [mmap.mmap(-1, LARGE_PIECE_BYTES) for _ in range(LARGE_PIECES)]  # idle ones
         self._small: list[mmap.mmap] = []
         self._readers, self._reading_since, self._read_nanoseconds = 0, 0, self._before[1]
 
     def run(self) -> None:
         """Take messages until the other end closes."""
+        messages = poll()  # no time limit of the socket: it would be one for replies, too
+        messages.register(self._socket, POLLIN)
         while True:
-            self._socket.settimeout(TELL_SECONDS if self._running else None)
-            try:
-                data, descriptors, _, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, 1)
-            except TimeoutError:
+            if not messages.poll(TELL_SECONDS * 1000 if self._running else None):
                 self._tell()
                 continue
+            data, descriptors, _, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, 1)
             if not data:
                 os._exit(0)
             message = MESSAGES.decode(data)
-            if isinstance(message, Job):
+            if isinstance(message, Job | Fetch):
                 self._running[message.number] = None
                 self._threads.submit(self._do, message, descriptors[0])
             elif isinstance(message, Cut):
@@ -221,22 +238,28 @@ class Carrier:
             moved_bytes = self._before[0] + self._stalls.moved_bytes()
             self._counters.write(self._place, moved_bytes, self._read_nanoseconds)
 
-    def _do(self, job: Job, descriptor: int) -> None:
+    def _do(self, job: Job | Fetch, descriptor: int) -> None:
         with self._lock:
             self._running[job.number] = threading.get_ident()
         done = self._done(job, descriptor)
         with self._lock:  # whoever cuts this job has done so by now
             del self._running[job.number]
         self._tell()
+        self._reply(done)
+
+    def _reply(self, message: Struct) -> None:
         try:
-            self._socket.send(json.encode(done))
+            self._socket.send(json.encode(message))
         except OSError:
             os._exit(0)  # nobody is there to hear it
 
-    def _done(self, job: Job, descriptor: int) -> Done:
+    def _done(self, job: Job | Fetch, descriptor: int) -> Done:
         """Do one job and return how it ended; ``descriptor`` is closed."""
         spent = _Spent()
         try:
+            if isinstance(job, Fetch):
+                self._fetch(job, descriptor)
+                return Done(job.number, 0.0)
             file = CheckedFile(descriptor, job.block_digests, first_block=job.part.first_block)
             with closing(file):
                 answer = self._send(
@@ -248,11 +271,37 @@ class Carrier:
             return Done(job.number, spent.seconds, part=answer)
         return Done(job.number, spent.seconds, stored=answer)
 
+    def _fetch(self, job: Fetch, descriptor: int) -> None:
+        def write(piece: bytes | bytearray | memoryview, offset: int) -> None:
+            with self._writing:
+                write_all(descriptor, memoryview(piece), offset)
+
+        into = BlockSink(job.blocks, write, lambda block: self._reply(Came(job.number, block)))
+        try:
+            if job.blocks.sizes:  # else the carrier before died of something else than its job
+                self._store(job.remote).read_into(job.key, job.start, into, job.etag)
+        finally:
+            os.close(descriptor)
+
+    def _server(self, remote: RemoteSettings) -> RemoteServer:
+        """Return the server of ``remote``, which other buckets have too."""
+        key = remote.beside("")
+        if key not in self._servers:
+            self._servers[key] = scheme_of(remote).server(
+                remote, max_connections=self._at_once, timeouts=self._timeouts
+            )
+        return self._servers[key]
+
+    def _store(self, remote: RemoteSettings) -> ObjectStore:
+        with self._lock:
+            store = self._stores.get(remote)
+            if store is None:
+                store = self._server(remote).bucket(remote, self._timeouts)
+                self._stores[remote] = store
+        return store
+
     def _send(self, job: Job, body: FileBody) -> UploadedPart | ObjectInfo:
-        store = self._stores.get(job.remote)
-        if store is None:
-            store = self._stores[job.remote] = self._server.bucket(job.remote, self._timeouts)
-        digest = job.digest
+        store, digest = self._store(job.remote), job.digest
         if job.upload_id is not None:
             return store.upload_part(job.key, job.upload_id, job.upload_part, body, digest=digest)
         return store.put(

@@ -112,6 +112,10 @@ def serve(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
         from cachetier.config.settings import load
 
         settings = load(flags, config=config)
+        from cachetier.carriers.process import Nursery
+
+        # Before there are threads, and the log has one.
+        nursery = Nursery(lambda: None) if settings.carriers != 0 else None
         tokens = (settings.token, settings.scrape_token)
         secrets = [each.reveal() for each in tokens if each is not None]
         set_up_logging(settings.log, secrets=secrets)
@@ -121,7 +125,7 @@ def serve(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
         refuse_wrong_remote(settings)
         from cachetier.service.service import Service
 
-        service = Service(settings)
+        service = Service(settings, nursery=nursery)
         with room_on_disk(settings.cache_dir):
             service.start()
 

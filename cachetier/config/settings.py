@@ -310,11 +310,11 @@ class Settings:
         "`2 of 4-7`; else a quarter of the CPUs, up to 2, of all. Each has 128 MiB for what is "
         "being sent, and all at least 256 MiB.",
     )
-    drain_carriers: int | None = setting(
+    carriers: int | None = setting(
         optional(whole(0, 63)),
         None,
-        "Processes that send large parts for the drain; 0: it sends them itself. Else half as "
-        "many as CPUs, up to 4.",
+        "Processes that move large parts for the drain, and as many for restores; 0: none, the "
+        "drain and the service move them. Else half as many as CPUs, up to 4.",
     )
     grace: Duration = setting(
         span(at_most=3600),

@@ -68,11 +68,20 @@ def open_remote(
     *,
     server: RemoteServer | None = None,
     policy: RetryPolicy = ASKING,
+    carried: Callable[[RemoteSettings, ObjectStore], ObjectStore] = lambda _settings, store: store,
+    carried_bytes: Callable[[], int] = lambda: 0,
 ) -> Bucket:
-    """Return the checkpoints of a remote: paced, and retried as ``policy`` says."""
+    """Return the checkpoints of a remote: paced, and retried as ``policy`` says.
+
+    ``carried`` may let other processes do some of its calls; they have moved ``carried_bytes``.
+    """
     stalls = StallWatch()
-    store = open_store(settings, server=server, timeouts=Timeouts(stalls=stalls))
-    pace = Pace(AT_ONCE, moved=stalls.moved_bytes, fraction=random.random)
+    store = carried(settings, open_store(settings, server=server, timeouts=Timeouts(stalls=stalls)))
+
+    def moved_bytes() -> int:
+        return stalls.moved_bytes() + carried_bytes()
+
+    pace = Pace(AT_ONCE, moved=moved_bytes, fraction=random.random)
     # Twice, so that those that wait let the concurrency be found; not all of them, as a call that
     # waits for its turn spends what time it has for being repeated.
     slots = FairSlots(lambda: min(AT_ONCE, 2 * pace.concurrency))

@@ -89,6 +89,9 @@ class RemoteScheme(Protocol):
     def keep(self, remote: RemoteSettings, resolved: RemoteSettings, directory: Path) -> None:
         """Keep what was found out; a disk that takes nothing is no error."""
 
+    def load(self) -> None:
+        """Import what calls need, which takes a fifth of a second; calls do it otherwise."""
+
     def server(
         self,
         remote: RemoteSettings,

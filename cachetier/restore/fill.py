@@ -42,7 +42,7 @@ from cachetier.restore.readahead import Neighbours, ReadAhead
 from cachetier.restore.remote_shard import Range, RemoteShard
 from cachetier.restore.replica_choice import Sources
 
-FRAMES_AT_ONCE = 12  # ranges of frames lie in memory until they are decoded
+FRAMES_AT_ONCE = 24  # each has a frame and a block in memory
 
 Key = TypeVar("Key")
 
@@ -245,7 +245,9 @@ class Refill:
         wanted: Range,
     ) -> None:
         in_memory = route is None and source.stored.codec is not Codec.RAW
-        read = source.bring if route is None else partial(route.bring, source)
+        read = partial(source.bring, descriptor=filling.descriptor)
+        if route is not None:
+            read = partial(route.bring, source)
         try:
             with self._frames if in_memory else nullcontext():
                 read(wanted, filling.write, filling.came)

@@ -18,7 +18,7 @@ class Filling:
         self, writer: int, link: Link, arriving: Arriving | None = None, *, keep: bool = True
     ) -> None:
         """Write what comes by ``link`` to the descriptor ``writer``; to the disk if it is kept."""
-        self._writer = writer
+        self.descriptor = writer
         self._arriving = arriving
         self._keep = keep
         self._writing = link.writing()
@@ -27,7 +27,7 @@ class Filling:
         """Write bytes of one block; not over a block that has come, which somebody may read."""
         if self._arriving is None or not self._arriving.has(offset // BLOCK_BYTES):
             with self._writing:
-                write_all(self._writer, memoryview(piece), offset)
+                write_all(self.descriptor, memoryview(piece), offset)
 
     def came(self, block: int) -> None:
         """A block is there, and sound."""
@@ -36,8 +36,10 @@ class Filling:
         elif self._keep:
             # Begins to write it out, so that the sync at the end has little left to wait for, and
             # training keeps its page cache.
-            os.posix_fadvise(self._writer, block * BLOCK_BYTES, BLOCK_BYTES, os.POSIX_FADV_DONTNEED)
+            os.posix_fadvise(
+                self.descriptor, block * BLOCK_BYTES, BLOCK_BYTES, os.POSIX_FADV_DONTNEED
+            )
 
     def cut(self, size_bytes: int) -> None:
         """Give the file its size, once all has come."""
-        os.ftruncate(self._writer, size_bytes)
+        os.ftruncate(self.descriptor, size_bytes)

@@ -99,9 +99,10 @@ class InPieces(WrappedObjectStore):
     All at once that the pace allows; memory bounds them.
     """
 
-    def __init__(self, store: ObjectStore, link: Link) -> None:
+    def __init__(self, store: ObjectStore, link: Link, piece_bytes: int = PIECE_BYTES) -> None:
         super().__init__(store)
         self._link = link
+        self._piece_bytes = piece_bytes
 
     def read_into(self, key: str, start: int, into: Into, etag: str | None = None) -> None:
         if not isinstance(into, memoryview):
@@ -109,6 +110,6 @@ class InPieces(WrappedObjectStore):
             return
 
         def read(at: int) -> None:
-            self._store.read_into(key, start + at, into[at : at + PIECE_BYTES], etag)
+            self._store.read_into(key, start + at, into[at : at + self._piece_bytes], etag)
 
-        self._link.each(read, range(0, len(into), PIECE_BYTES))
+        self._link.each(read, range(0, len(into), self._piece_bytes))

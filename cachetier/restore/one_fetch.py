@@ -25,6 +25,7 @@ from typing import Protocol
 from cachetier_client.bucket_format.stored import Stored
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, digest_of
 
+from cachetier.carriers.stored_blocks import Write
 from cachetier.errors import CachetierError, NotFoundError, StoppingError, TransientError
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
@@ -32,7 +33,7 @@ from cachetier.remote.base import Into, ObjectStore, room_of
 from cachetier.remote.fair_slots import FairSlots
 from cachetier.remote.wrapped import WrappedObjectStore
 from cachetier.restore.pace import RestorePace
-from cachetier.restore.remote_shard import Range, RemoteShard, Write
+from cachetier.restore.remote_shard import Range, RemoteShard
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 

@@ -107,7 +107,7 @@ class ReadAhead:
         data = bytearray(max(asked.end, *(each.end for each in along)) - start)
         try:
             if data:
-                objects = InPieces(source.objects, self._link)
+                objects = InPieces(source.objects, self._link, BLOCK_BYTES)
                 objects.read_into(source.key, start, memoryview(data))
         except CachetierError:
             return ReadaheadWindow(source)  # the plain read that follows says what is wrong

@@ -14,6 +14,7 @@ from cachetier_client.bucket_format.stored import Codec, Content, Stored
 from cachetier_client.io import digests
 from cachetier_client.io.digests import BLOCK_BYTES
 
+from cachetier.carriers.stored_blocks import BlockSink, StoredBlocks, Write
 from cachetier.codec.codecs import CODECS
 from cachetier.errors import (
     IntegrityError,
@@ -26,9 +27,7 @@ from cachetier.remote.fair_slots import FairSlots
 
 RANGE_BLOCKS = 2
 TURN_RANGES = 16
-
-# Gets bytes, and where in the shard they belong; a memoryview lasts until the next call.
-Write = Callable[[bytes | bytearray | memoryview, int], None]
+_DAMAGE = IntegrityError, ObjectMissingError, RemoteDigestError, SourceChangedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,20 +88,26 @@ class RemoteShard:
             return start, tuple(digests.block_lengths(self.content.size_bytes))
         return start, tuple(frame.size_bytes for frame in self.stored.frames)
 
-    def bring(self, wanted: Range, write: Write, came: Callable[[int], None]) -> None:
+    def bring(
+        self,
+        wanted: Range,
+        write: Write,
+        came: Callable[[int], object],
+        descriptor: int | None = None,
+    ) -> None:
         """Have the bytes of a range written as they come; ``came`` gets each block that is sound.
 
-        What is written may be wrong, and come again, until ``came`` is called.
+        What is written may be wrong, and come again, until ``came`` is called. Where ``write``
+        writes into a file, its ``descriptor`` lets another process do that.
 
         Raises:
             IntegrityError: The remote has other bytes, or none.
         """
-        if self.stored.codec is Codec.RAW:
-            self._read_into(wanted.start, _RawBlocks(self, wanted, write, came))
-            return
-        for offset, block in self.read(wanted):
-            write(block, offset)
-            came(offset // BLOCK_BYTES)
+        first, content, stored = wanted.first_block, self.content, self.stored
+        digests_of_range = content.block_digests[first : first + len(wanted.sizes)]
+        how = stored.codec, stored.element_size
+        blocks = StoredBlocks(first, wanted.sizes, digests_of_range, content.size_bytes, *how)
+        self._read_into(wanted.start, BlockSink(blocks, write, came, descriptor))
 
     def read(self, wanted: Range) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
         """Yield (offset, bytes) of each block of a range, in order; each lasts until the next.
@@ -141,42 +146,11 @@ class RemoteShard:
     def _read_into(self, start: int, into: Into) -> None:
         try:
             self.objects.read_into(self.key, start, into, self.etag)
-        except (ObjectMissingError, RemoteDigestError, SourceChangedError) as error:
+        except _DAMAGE as error:
             raise self._damaged(error.message) from error
 
     def _damaged(self, cause: str) -> IntegrityError:
         return IntegrityError(f"the remote copy {self.key} is damaged: {cause}")
-
-
-class _RawBlocks:
-    """Passes raw blocks on as they come, their digest along."""
-
-    def __init__(
-        self, shard: RemoteShard, wanted: Range, write: Write, came: Callable[[int], None]
-    ) -> None:
-        self._shard = shard
-        self._start = wanted.first_block * BLOCK_BYTES
-        self._write = write
-        self._came = came
-        self.size_bytes = sum(wanted.sizes)
-        self.restart()
-
-    def restart(self) -> None:
-        self._at, self._digest = self._start, 0
-
-    def take(self, piece: bytes | memoryview) -> None:
-        rest = memoryview(piece)
-        while rest:
-            part = rest[: BLOCK_BYTES - self._at % BLOCK_BYTES]
-            self._write(part, self._at)
-            self._digest = digests.digest_of(part, self._digest)
-            self._at += len(part)
-            if self._at % BLOCK_BYTES == 0 or self._at == self._start + self.size_bytes:
-                block = (self._at - 1) // BLOCK_BYTES
-                self._shard.check(block, self._digest)
-                self._came(block)
-                self._digest = 0
-            rest = rest[len(part) :]
 
 
 def _split(data: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:

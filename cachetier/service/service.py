@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from cachetier_client.clock import Clock, Countdown, SystemClock
 
 from cachetier import __version__
 from cachetier.access.audit import Audit
+from cachetier.carriers.process import Nursery
 from cachetier.config.settings import CLEAR_TEXT, Settings
 from cachetier.console.cluster import Cluster
 from cachetier.doors.operations import Operations, Steering
@@ -50,7 +52,6 @@ from cachetier.reclaim.prune import prune_catalog
 from cachetier.reclaim.retention import Retention
 from cachetier.remote.answers import Answers
 from cachetier.remote.bucket import Bucket, Remote
-from cachetier.remote.factory import open_remote
 from cachetier.remote.mounted import MountBuckets
 from cachetier.remote.scheme import scheme_of
 from cachetier.remote.store_clock import StoreClock
@@ -67,6 +68,7 @@ from cachetier.service.wiring import (
     locked,
     mount_opener,
     open_drains,
+    opener_of,
     refuse_own_door,
     remotes_of,
     restore_listener,
@@ -111,8 +113,12 @@ class Service:
         clock: Clock | None = None,
         bucket: Bucket | None = None,
         open_drain: Callable[[Store, Changes, Incidents, Metrics], Drains] | None = None,
+        nursery: Nursery | None = None,
     ) -> None:
-        """Prepare a service; ``bucket`` and ``open_drain`` stand in for the real ones in tests."""
+        """Prepare a service; ``bucket`` and ``open_drain`` stand in for the real ones in tests.
+
+        ``nursery`` forks the processes that restores come through.
+        """
         self._settings = settings
         self._clock = clock or SystemClock()
         self._remote, *self._replica_settings = remotes_of(settings)
@@ -120,7 +126,9 @@ class Service:
         names = [DURABLE, *(each.name for each in self._replica_settings)]
         self._answers = {name: Answers(self._clock.now) for name in names}
         self._server = scheme_of(self._remote).server(self._remote, self._store_clock)
+        open_remote = opener_of(settings, self._remote, nursery)
         self._opened = bucket or open_remote(self._remote, server=self._server)
+        self._open_remote = open_remote
         self._bucket = self._answers[DURABLE].of(self._opened)
         refuse_own_door(settings, (self._remote, *self._replica_settings))
         self._replicas = [
@@ -215,7 +223,12 @@ class Service:
         self._incidents = Incidents(store)
         self._drain = self._open_drain(store, self._changes, self._incidents, self.metrics)
         knowledge = knowledge_of(store, self._bucket, clock, self._drain, self._announce)
-        opener = mount_opener(self._remote, self._server, self._opened, self._answers[DURABLE])
+        opener = mount_opener(
+            self._remote,
+            partial(self._open_remote, server=self._server),
+            self._opened,
+            self._answers[DURABLE],
+        )
         buckets = MountBuckets(self._settings.s3_mounts, opener, self._store_clock)
         mounted = MountedObjects(store, buckets, clock)
         self._ordering = ordering_of(mounted.buckets, store, self._changes, clock)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 from cachetier_client.clock import Clock
 from cachetier_client.identity.remote_url import DEFAULT_REGION
@@ -16,6 +17,8 @@ from cachetier.access.quotas import Quotas
 from cachetier.access.roles import Role
 from cachetier.access.s3_keys import S3Keys
 from cachetier.access.tokens import Tokens, owner_secret
+from cachetier.carriers.pool import Carriers
+from cachetier.carriers.process import Nursery
 from cachetier.config.mounts import check_own_door
 from cachetier.config.settings import Settings
 from cachetier.cpus import default_carriers, parsed_cores
@@ -39,8 +42,10 @@ from cachetier.reclaim.evict import Evictor
 from cachetier.remote.answers import Answers
 from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.factory import open_remote
-from cachetier.remote.scheme import RemoteServer, scheme_of
+from cachetier.remote.fair_slots import AT_ONCE
+from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.stall_guard import Timeouts
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.knowledge import Knowledge
 from cachetier.restore.pace import RestorePace
@@ -89,7 +94,7 @@ def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
         max(LEAST_DRAIN_BYTES, threads * BYTES_OF_THREAD),
         settings.drain_workers,
         threads,
-        default_carriers(cpus) if settings.drain_carriers is None else settings.drain_carriers,
+        carriers_of(settings, cpus),
         block_copies=settings.block_copies,
     )
     return DrainSettings(
@@ -103,6 +108,23 @@ def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
         packing=settings.pack,
         mounts=settings.s3_mounts,
     )
+
+
+def carriers_of(settings: Settings, cpus: Collection[int] = ()) -> int:
+    """Return how many processes may carry bytes on ``cpus``, or any."""
+    return default_carriers(cpus) if settings.carriers is None else settings.carriers
+
+
+def opener_of(
+    settings: Settings, remote: RemoteSettings, nursery: Nursery | None
+) -> Callable[..., Bucket]:
+    """Return ``open_remote``, with restores in carriers of ``nursery`` if there are any."""
+    limit = carriers_of(settings)
+    if nursery is None or not limit:
+        return open_remote
+    carriers = Carriers(nursery, remote, limit, AT_ONCE, Timeouts())
+    moved_bytes = carriers.counters.moved_bytes
+    return partial(open_remote, carried=carriers.store, carried_bytes=moved_bytes)
 
 
 def weights_of(settings: Settings) -> Weights:
@@ -208,13 +230,16 @@ def knowledge_of(
 
 
 def mount_opener(
-    remote: RemoteSettings, server: RemoteServer, bucket: Bucket, answers: Answers
+    remote: RemoteSettings,
+    open_beside: Callable[[RemoteSettings], Bucket],
+    bucket: Bucket,
+    answers: Answers,
 ) -> Callable[[str], Bucket]:
     """Return what opens buckets of mounts, heard; the checkpoints' own is paced together."""
 
     def opened(name: str) -> Bucket:
         own = name == remote.bucket
-        there = bucket if own else open_remote(remote.beside(name), server=server)
+        there = bucket if own else open_beside(remote.beside(name))
         return answers.of(there, shared=True)
 
     return opened

@@ -1,4 +1,4 @@
-"""Processes that carry the bytes of large parts: what they send, and how they may end."""
+"""Processes that carry the bytes of large parts: what they move, and how they may end."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.bucket_format.uploads import UploadedPart, UploadPartRange
 from cachetier_client.identity.names import SaveIds
+from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 
 from cachetier.carriers import pool
 from cachetier.carriers.checked_file import DamagedError
 from cachetier.carriers.pool import Carriers
+from cachetier.carriers.stored_blocks import BlockSink, StoredBlocks
+from cachetier.codec.codecs import CODECS
 from cachetier.drain.upload.buffers import Buffers
 from cachetier.drain.upload.source import FileSource
 from cachetier.errors import IntegrityError, ThrottledError, TransientError, UploadGoneError
 from cachetier.remote.base import ObjectStore
+from cachetier.remote.call_policy import CallPolicy, Retries, RetryPolicy
 from cachetier.remote.stall_guard import Timeouts
 from cachetier.remote.wrapped import WrappedObjectStore
 from cachetier.testing.http_wire import WireHead
@@ -39,7 +44,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Gate(Troubles):
-    """Holds parts back until it is opened; ``held`` counts them."""
+    """Holds parts and ranges back until it is opened; ``held`` counts them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +58,7 @@ class Gate(Troubles):
             self._changed.notify_all()
 
     def strike(self, request: WireHead) -> Trouble | None:
-        if request.method == "PUT":
+        if request.method in ("PUT", "GET"):
             with self._changed:
                 self.held += 1
                 self._changed.notify_all()
@@ -78,11 +83,34 @@ class Scene:
     data: bytes
     key: str = "key"
     upload_id: str = ""
+    into: int = -1
 
     def send(self, number: int = 1) -> UploadedPart:
         part = UploadPartRange(number, (number - 1) * PART_BYTES, PART_BYTES)
         body, digest = self.source.stream(part, Buffers().lend)
         return self.store.upload_part(self.key, self.upload_id, number, body, digest=digest)
+
+    def fetch(self, data: bytes, frames: Sequence[bytes] = (), wrong: int = -1) -> list[int]:
+        """Fetch blocks, from byte 1 on, into the file that the scene began with; return which came.
+
+        ``frames`` are what is stored for them, and the block ``wrong`` has another digest.
+        """
+        stored = b"".join(frames) or data
+        digests = [
+            digest ^ (number == wrong)
+            for number, digest in enumerate(content_of(data).block_digests)
+        ]
+        sizes = tuple(map(len, frames)) or tuple(block_lengths(len(data)))
+        codec = Codec.ZSTD if frames else Codec.RAW
+        blocks = StoredBlocks(0, sizes, tuple(digests), len(data), codec)
+        self.direct.put(self.key, b"." + stored, digest=digest_of(b"." + stored))
+        came: list[int] = []
+        into = BlockSink(blocks, _never, came.append, self.into)
+        try:
+            self.store.read_into(self.key, 1, into)
+        except IntegrityError as error:
+            assert error.message == f"block {wrong} differs"  # noqa: PT017
+        return came
 
     def sending(self, number: int = 1) -> Future[UploadedPart]:
         return self.threads.submit(self.send, number)
@@ -100,6 +128,10 @@ def scene(tmp_path: Path, moto_s3: S3Endpoint, request: pytest.FixtureRequest) -
         yield made
 
 
+def _never(_piece: object, _offset: int) -> None:
+    raise AssertionError("the carrier writes")
+
+
 @contextmanager
 def scene_at(tmp_path: Path, server: S3Endpoint, key: str) -> Iterator[Scene]:
     gate, data = Gate(), patterned(2 * PART_BYTES)
@@ -114,11 +146,13 @@ def scene_at(tmp_path: Path, server: S3Endpoint, key: str) -> Iterator[Scene]:
         store = carried(carriers, proxied, Timeouts())
         made = Scene(carriers, store, server.store(), gate, source, threads, data, key)
         made.upload_id = store.create_upload(key)
+        made.into = os.open(tmp_path / "data", os.O_RDWR)
         try:
             yield made
         finally:
             gate.open()
             source.close()
+            os.close(made.into)
 
 
 def listed(scene: Scene) -> dict[int, int]:
@@ -173,6 +207,59 @@ def test_a_damaged_block_is_never_sent_whole(scene: Scene) -> None:
     with pytest.raises(DamagedError, match="block 0"):
         scene.send()
     assert listed(scene) == {}
+
+
+@pytest.mark.parametrize("codec", [Codec.RAW, Codec.ZSTD])
+def test_blocks_come_into_a_file_by_a_carrier(scene: Scene, codec: Codec) -> None:
+    data = patterned(2 * BLOCK_BYTES + 77)[::-1]
+    encode = CODECS[Codec.ZSTD].stored_frame
+    blocks = [data[at : at + BLOCK_BYTES] for at in range(0, len(data), BLOCK_BYTES)]
+    came = scene.fetch(data, () if codec is Codec.RAW else [encode(each) for each in blocks])
+
+    assert came == [0, 1, 2]
+    assert os.pread(scene.into, len(scene.data), 0) == data + scene.data[len(data) :]
+    assert scene.carriers.counters.moved_bytes() >= len(data)
+
+
+def test_a_block_that_comes_wrong_is_not_told_of(scene: Scene) -> None:
+    assert scene.fetch(scene.data[::-1], wrong=1) == [0]
+
+
+def test_blocks_that_a_killed_carrier_was_to_fetch_come_by_another(scene: Scene) -> None:
+    scene.gate.is_open = False
+    fetch = scene.threads.submit(scene.fetch, scene.data[::-1])
+    scene.kill(1)
+    scene.gate.open()
+
+    assert fetch.result(PATIENCE_SECONDS) == list(range(len(scene.data) // BLOCK_BYTES))
+    assert os.pread(scene.into, len(scene.data), 0) == scene.data[::-1]
+
+
+def test_a_range_that_breaks_off_goes_on_where_it_was(scene: Scene) -> None:
+    data = scene.data[::-1]
+    scene.store = CallPolicy(scene.store, retries=Retries(RetryPolicy(), sleep=lambda _: None))
+    scene.gate.add(Fault(Trouble.CUT_REPLY, "GetObject"))
+
+    assert scene.fetch(data) == list(range(len(data) // BLOCK_BYTES))
+    assert os.pread(scene.into, len(data), 0) == data
+    assert scene.gate.seen["GetObject"] >= 2
+
+
+def test_without_a_nursery_blocks_come_in_this_process(scene: Scene) -> None:
+    scene.carriers.lost = True
+    written = bytearray(PART_BYTES)
+
+    def write(piece: bytes | bytearray | memoryview, offset: int) -> None:
+        written[offset : offset + len(piece)] = piece
+
+    data = scene.data[:PART_BYTES]
+    content = content_of(data)
+    sizes = tuple(block_lengths(PART_BYTES))
+    blocks = StoredBlocks(0, sizes, tuple(content.block_digests), PART_BYTES)
+    scene.direct.put(scene.key, data, digest=content.digest)
+    scene.store.read_into(scene.key, 0, BlockSink(blocks, write, lambda _: None, scene.into))
+
+    assert (bytes(written), scene.carriers.pids()) == (data, [])
 
 
 def test_the_jobs_of_a_killed_carrier_are_done_by_another(scene: Scene) -> None:

@@ -91,10 +91,11 @@ def kill_drain(world: World) -> bool:
 
 
 def kill_carrier(world: World) -> bool:
-    """SIGKILL a process that sends for a drain, or the one that forks those."""
+    """SIGKILL a process that carries for a drain or for restores, or the one that forks those."""
     with suppress(CachetierClientError, OSError):
-        pid = world.some_node().drain_pid()
-        carriers = children_of(pid) if pid is not None else []
+        node = world.some_node()
+        drain = node.drain_pid()
+        carriers = [pid for pid in children_of(node.pid) if pid != drain]
         if carriers:
             os.kill(world.dice.choice(sorted(carriers)), signal.SIGKILL)
             return True

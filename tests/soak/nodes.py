@@ -111,6 +111,11 @@ class Node:
                 raise RuntimeError(f"{self.name} does not start: see {self.log}")
             time.sleep(0.05)
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def ended(self) -> bool:
         return self._process is None or self._process.poll() is not None
 

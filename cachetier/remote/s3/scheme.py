@@ -69,6 +69,10 @@ def for_clients(remote: RemoteSettings) -> dict[str, Any]:
     return known | remote.at_rest.described()
 
 
+def load() -> None:
+    from cachetier.remote.s3 import store  # noqa: F401
+
+
 def resolved(remote: RemoteSettings, directory: Path) -> RemoteSettings:
     """Return ``remote`` with its properties: as said, kept in ``directory``, or answered now.
 

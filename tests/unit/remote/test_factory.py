@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,7 +36,7 @@ def test_mounts_by_the_dozen_share_one_client(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(store, "connect_to", Client)
     server = scheme_of(NOWHERE).server(NOWHERE)
     own = open_remote(NOWHERE, server=server)
-    opened = mount_opener(NOWHERE, server, own, Answers(lambda: 0.0))
+    opened = mount_opener(NOWHERE, partial(open_remote, server=server), own, Answers(lambda: 0.0))
     names = [f"bucket-{number}" for number in range(60)]
     for name in ("bucket", *names):
         assert opened(name).objects.head("key") is not None

@@ -10,11 +10,13 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES
 
+from cachetier.carriers.stored_blocks import BlockSink
 from cachetier.errors import BackpressureError, DiskFullError, IntegrityError, NotFoundError
 from cachetier.local.store import Staged
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.shard import Shard
 from cachetier.remote.base import Into, ObjectStore
+from cachetier.restore.block_reader import BlockReader
 from cachetier.restore.remote_shard import RANGE_BLOCKS
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node
@@ -214,3 +216,29 @@ def test_a_version_opens_no_shard_of_another_name(
     wait_until_here(node)
     with pytest.raises(NotFoundError, match="not on its way"):
         node.restore.arrived(run, step, name, version, 0, SECONDS)
+
+
+def test_a_block_that_a_carrier_tells_of_and_never_wrote_is_not_what_a_reader_gets(
+    node: Node, objects: MemoryObjectStore
+) -> None:
+    """A planted bug: nobody but the reader notices, who gets the same bytes from the bucket."""
+    read_into, lies = objects.read_into, list[int]()
+
+    def lie_once(key: str, start: int, into: Into, etag: str | None = None) -> None:
+        if lies:
+            read_into(key, start, into, etag)
+            return
+        assert isinstance(into, BlockSink)
+        lies.append(start)
+        for index in range(len(into.blocks.sizes)):
+            into.told(into.blocks.first_block + index)
+
+    objects.read_into = lie_once  # type: ignore[method-assign]
+    reader = BlockReader(node.restore.follow("run", 1, "a", SECONDS), node.restore, SECONDS)
+    read = bytearray(len(DATA))
+    for number in range(BLOCKS):
+        start = number * BLOCK_BYTES
+        reader.fill(number, memoryview(read)[start : start + BLOCK_BYTES])
+    reader.close()
+
+    assert (len(lies), bytes(read)) == (1, DATA)
