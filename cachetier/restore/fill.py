@@ -39,7 +39,13 @@ from cachetier.restore.link import Link
 from cachetier.restore.one_fetch import FetchRoute, OneFetch
 from cachetier.restore.pace import RestorePace
 from cachetier.restore.readahead import Neighbours, ReadAhead
-from cachetier.restore.remote_shard import Range, RemoteShard
+from cachetier.restore.remote_shard import (
+    LARGE_FROM_BLOCKS,
+    LARGE_RANGE_BLOCKS,
+    RANGE_BLOCKS,
+    Range,
+    RemoteShard,
+)
 from cachetier.restore.replica_choice import Sources
 
 FRAMES_AT_ONCE = 24  # each has a frame and a block in memory
@@ -229,11 +235,13 @@ class Refill:
     ) -> None:
         shared = route if source.stored.pack is None else None
         bring = partial(self._fill_range, filling, shard, source, shared)
-        turn, slots = self._turn, source.slots
+        turn, slots, range_blocks = self._turn, source.slots, RANGE_BLOCKS
         if shared is not None:  # all nodes want the same at the same time
             turn, slots = 0, shared.one_fetch.slots
+        elif len(shard.content.block_digests) >= LARGE_FROM_BLOCKS:
+            range_blocks = LARGE_RANGE_BLOCKS
         # Returns when nobody writes any more: the descriptor may be closed then.
-        self._link.each(bring, source.ranges(turn), slots)
+        self._link.each(bring, source.ranges(turn, range_blocks), slots)
         filling.cut(shard.content.size_bytes)
 
     def _fill_range(

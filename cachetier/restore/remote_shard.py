@@ -26,6 +26,8 @@ from cachetier.remote.base import Into, ObjectStore
 from cachetier.remote.fair_slots import FairSlots
 
 RANGE_BLOCKS = 2
+LARGE_RANGE_BLOCKS = 4  # half the requests, where a shard has enough of them for many connections
+LARGE_FROM_BLOCKS = 32
 TURN_RANGES = 16
 _DAMAGE = IntegrityError, ObjectMissingError, RemoteDigestError, SourceChangedError
 
@@ -57,21 +59,21 @@ class RemoteShard:
     begin: int = 0
     etag: str | None = None
 
-    def ranges(self, turn: int = 0) -> Iterator[Range]:
+    def ranges(self, turn: int = 0, range_blocks: int = RANGE_BLOCKS) -> Iterator[Range]:
         """Yield what to ``read``, range by range.
 
         Of ``TURN_RANGES`` in a row each ``turn`` has another one first: nodes that restore a shard
         at once do not all ask for the same bytes, and a stream waits for no more than those.
         """
-        in_order = self._in_order()
+        in_order = self._in_order(range_blocks)
         while some := list(islice(in_order, TURN_RANGES)):
             first = turn % len(some)
             yield from some[first:] + some[:first]
 
-    def _in_order(self) -> Iterator[Range]:
+    def _in_order(self, range_blocks: int) -> Iterator[Range]:
         start, sizes = self._start_and_sizes()
-        for first_block in range(0, len(sizes), RANGE_BLOCKS):
-            of_range = sizes[first_block : first_block + RANGE_BLOCKS]
+        for first_block in range(0, len(sizes), range_blocks):
+            of_range = sizes[first_block : first_block + range_blocks]
             yield Range(first_block, start, of_range)
             start += sum(of_range)
 
