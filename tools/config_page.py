@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cachetier.config.fields import Declared
-from cachetier.config.replicas import BUCKET_NAMES
 from cachetier.config.settings import NAMED, SETTINGS
+from cachetier.config.tables import BUCKET_NAMES
+from cachetier.config.types import Declared
 from tools.pages import DOCS, table, with_parts
 
 PAGE = DOCS / "configuration.md"

@@ -36,10 +36,9 @@ from cachetier.cli.output import (
     reported,
     show,
 )
-from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, sourced
 from cachetier.config.sources import DEFAULT
-from cachetier.config.types import Secret, plain
+from cachetier.config.types import Secret, plain, schema_of
 from cachetier.local.files.permissions import keep_files_private
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.remote.scheme import scheme_of

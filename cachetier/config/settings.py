@@ -16,19 +16,6 @@ from typing import Any
 
 from cachetier.access.principals import OWNER
 from cachetier.access.tokens import TOKENS_FILE
-from cachetier.config.fields import declared, read_values, record, required, setting
-from cachetier.config.mounts import MOUNTS, MountSettings, check_mounts, check_own_door
-from cachetier.config.principals import PRINCIPALS, PrincipalSettings
-from cachetier.config.replicas import (
-    BUCKET,
-    BUCKET_KEYS,
-    BUCKET_NAMES,
-    REPLICAS,
-    BucketSettings,
-    ReplicaSettings,
-    check_remotes,
-    whole_bucket,
-)
 from cachetier.config.sources import (
     DEFAULT,
     SettingsFile,
@@ -42,6 +29,22 @@ from cachetier.config.sources import (
     values_of_variables,
     wrong_values,
 )
+from cachetier.config.tables import (
+    BUCKET,
+    BUCKET_KEYS,
+    BUCKET_NAMES,
+    MOUNTS,
+    PRINCIPALS,
+    REPLICAS,
+    BucketSettings,
+    MountSettings,
+    PrincipalSettings,
+    ReplicaSettings,
+    check_mounts,
+    check_own_door,
+    check_remotes,
+    whole_bucket,
+)
 from cachetier.config.types import (
     BUDGET,
     FLAG,
@@ -54,11 +57,16 @@ from cachetier.config.types import (
     Secret,
     SettingType,
     checked,
+    declared,
     is_secret,
     listed,
     number,
     one_of,
     optional,
+    read_values,
+    record,
+    required,
+    setting,
     span,
     table,
     text_or_table,

@@ -19,8 +19,8 @@ from cachetier.access.s3_keys import S3Keys
 from cachetier.access.tokens import Tokens, owner_secret
 from cachetier.carriers.pool import Carriers
 from cachetier.carriers.process import Nursery
-from cachetier.config.mounts import check_own_door
 from cachetier.config.settings import Settings
+from cachetier.config.tables import check_own_door
 from cachetier.cpus import default_carriers, parsed_cores
 from cachetier.doors.operations import S3Offer
 from cachetier.drain.messages import Size

@@ -13,7 +13,7 @@ from cachetier_client import Client
 from cachetier_client.bucket_format.layout import Layout
 from playwright.sync_api import Browser, Page, expect
 
-from cachetier.console.grid import LINE_CELLS
+from cachetier.console.steps import LINE_CELLS
 from cachetier.doors.http.door import HttpDoor
 from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.model.names import DURABLE

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cachetier.config.fields import schema_of
 from cachetier.config.settings import Settings
+from cachetier.config.types import schema_of
 from tools.pages import ROOT
 
 CHART = ROOT / "deploy" / "helm" / "cachetier"

@@ -38,8 +38,8 @@ WAYS = tuple(
 def counts(tree: Path = ROOT) -> dict[str, int]:
     """Return what is counted in a checkout, by name."""
     from cachetier.cli.verbs import VERBS
-    from cachetier.config.fields import leaves_of
     from cachetier.config.settings import Settings
+    from cachetier.config.types import leaves_of
 
     modules = sizes.modules_of(tree)
     core = [each for name, each in modules.items() if _is_core(name)]

@@ -12,9 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cachetier.cli.node import written
-from cachetier.config.fields import schema_of
 from cachetier.config.settings import SETTINGS, Settings, load, sourced
-from cachetier.config.types import span
+from cachetier.config.types import schema_of, span
 from cachetier.errors import ConfigError
 
 LEAST = {"cache_dir": "/data/cache", "remote": "s3://bucket/prefix"}

@@ -10,7 +10,6 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cachetier.config.fields import read_values, required, schema_of, setting
 from cachetier.config.settings import SETTINGS, Settings, load
 from cachetier.config.types import (
     FLAG,
@@ -23,6 +22,10 @@ from cachetier.config.types import (
     one_of,
     optional,
     plain,
+    read_values,
+    required,
+    schema_of,
+    setting,
     table,
     whole,
 )

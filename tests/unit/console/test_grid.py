@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachetier.console.grid import LINE_CELLS, ROWS_LIMIT, counts_of, filled, level_of, window_of
+from cachetier.console.steps import LINE_CELLS, ROWS_LIMIT, counts_of, filled, level_of, window_of
 from cachetier.local.catalog.figures import RankProgress, ShardCount, ShardPlace
 from cachetier.model.lifecycle import ShardState
 

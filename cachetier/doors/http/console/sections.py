@@ -12,7 +12,7 @@ from cachetier_client.identity.names import base_run
 from markupsafe import Markup
 
 from cachetier.access.principals import Caller
-from cachetier.console import grid, steps
+from cachetier.console import steps
 from cachetier.console.history import History
 from cachetier.console.rendering import rendered
 from cachetier.doors.http.console.actions import ACTIONS
@@ -123,7 +123,7 @@ class Live:
             seen, _ = await self.pools.patient(self.node.checkpoints.step, run, step)
             line, counts = None, {}
         else:
-            seen, counts = found.view, grid.counts_of(found.shards)
+            seen, counts = found.view, steps.counts_of(found.shards)
             own = steps.saved_here(found.save, found.parts, found.ranks)
             known = own or found.parts
             line = steps.timeline_of(found.save, found.parts, own, now) if known else None
@@ -134,7 +134,7 @@ class Live:
         table = steps.step_table([seen], now)
         pin = "unpin" if seen.pinned else "pin"
         drawn = rendered("timeline.html", line=line)
-        legend = rendered("legend.html", counts=counts, levels=grid.LEVELS)
+        legend = rendered("legend.html", counts=counts, levels=steps.LEVELS)
         return {
             "actions": _buttons(caller, run, step, "flush", "restore", pin, "delete"),
             "troubles": rendered("troubles.html", troubles=troubles),
@@ -154,12 +154,12 @@ class Live:
     ) -> dict[str, Any]:
         """Return some lines of a step's grid; none where this node knows no such step."""
         found = await self.progress(caller, run, step)
-        window = grid.window_of(found.ranks if found is not None else (), first, rows)
+        window = steps.window_of(found.ranks if found is not None else (), first, rows)
         if found is None:
             return {"window": window, "lines": ()}
         where = found.save, window.start, window.shards
         shards = await self.pools.patient(self.node.checkpoints.places, *where)
-        lines = grid.filled(window, shards, self._uploading(run, step), time.time())
+        lines = steps.filled(window, shards, self._uploading(run, step), time.time())
         return {"window": window, "lines": lines}
 
     async def shard(self, caller: Caller, run: str, step: int, version: int) -> dict[str, Any]:
@@ -170,8 +170,8 @@ class Live:
         """
         with self.node.access.doing(caller, "step", run, step=step):
             found = await self.pools.patient(self.node.checkpoints.place, run, step, version)
-        level = grid.level_of(found, self._uploading(run, step))
-        return {"shard": found, "level": level, "words": grid.LEVELS[level], "now": time.time()}
+        level = steps.level_of(found, self._uploading(run, step))
+        return {"shard": found, "level": level, "words": steps.LEVELS[level], "now": time.time()}
 
     def _uploading(self, run: str, step: int) -> set[str]:
         latest = self.history.latest
