@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test late soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near bench carry scale paired frameworks s3clients stores site changelog release-check docs house costs mutants golden serve dev wheels lock sbom audit digests targets clean
+.PHONY: help setup check quick interpreters test late soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near peers bench carry scale paired frameworks s3clients stores site changelog release-check docs house costs mutants golden serve dev wheels lock sbom audit digests targets clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
@@ -82,6 +82,9 @@ demo: setup  ## Train, kill, resume, lose the node, restore: everything on this 
 
 near: setup  ## Lose a storage server, the node and the link to S3; restore from the near tier
 	@$(PY) -m examples.near_tier $(ARGS)
+
+peers: setup  ## Restore one step on four nodes, each alone and then as peers; who read what from where
+	@$(PY) -m examples.peers $(ARGS)
 
 bench: setup $(STAMPS)/bench  ## Measure and write benchmarks/results.json (ONLY=group; FULL=1: all worlds of link, goes on where it was broken off)
 	@CACHETIER_BENCH_FULL=$(FULL) $(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(ARGS)
@@ -183,7 +186,7 @@ targets: setup  ## Try every target in a fresh clone, and say how long each took
 	@$(PY) -m tools.targets $(ARGS) $(ONLY)
 
 clean:  ## Remove what the tools left behind, but not .venv
-	rm -rf deploy/wheels/*.whl build dist client/dist .demo .near .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf deploy/wheels/*.whl build dist client/dist .demo .near .peers .bench .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # --- setup, step by step; a stamp says that a step is done for the files it depends on ---------

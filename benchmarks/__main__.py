@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import bytes as bytes_group
-from benchmarks import console, core, drain, link, machine, report, s3, truth
+from benchmarks import console, core, drain, link, machine, peers, report, s3, truth
 from benchmarks import torch as torch_group
 from benchmarks.measures import Result
 from benchmarks.scratch import FULL, QUICK, Bench, Sizes, scratch
@@ -28,6 +28,7 @@ GROUPS = {
     "torch": torch_group.BENCHES,
     "s3": s3.BENCHES,
     "console": console.BENCHES,
+    "peers": peers.BENCHES,
     "truth": truth.BENCHES,
 }
 

@@ -71,6 +71,7 @@ ALSO_CALLED = {
     "list": "ls",
     "load": "get",
     "monitor": "top",
+    "prefetch": "restore",
     "remove": "delete",
     "rm": "delete",
     "run": "serve",
@@ -78,6 +79,7 @@ ALSO_CALLED = {
     "start": "serve",
     "sync": "flush",
     "upload": "put",
+    "warm": "restore",
     "warmup": "restore",
 }
 # What a verb was called before, and what does its work now; `docs/renames.md` lists them.

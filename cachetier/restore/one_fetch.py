@@ -334,7 +334,7 @@ class FetchRoute:
                 ids = {"run": self.shard.run, "step": self.shard.step, "name": self.shard.name}
                 tell(log, events.PEER_SKIPPED, peer=peer.name, reason=error.message, **ids)
             else:
-                pace.count("peers", sum(blocks.sizes))
+                pace.count(peer.name, sum(blocks.sizes))
                 return
         flight = self.one_fetch.flights.of(self.shard, source, wanted)
         for number in range(wanted.first_block, wanted.first_block + len(wanted.sizes)):

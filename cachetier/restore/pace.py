@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cachetier_client.clock import Clock
 
@@ -29,7 +29,8 @@ LOOK_SECONDS = 0.1  # training may have ended
 class RestoreFigures:
     """What restores have read since the start, and how far those are that run now.
 
-    ``eta_seconds`` is None while nobody can tell.
+    ``peers`` has the bytes of each peer, by its store id. ``eta_seconds`` is None while nobody can
+    tell.
     """
 
     from_peers_bytes: int = 0
@@ -37,6 +38,7 @@ class RestoreFigures:
     wanted_bytes: int = 0
     done_bytes: int = 0
     eta_seconds: float | None = 0.0
+    peers: Mapping[str, int] = field(default_factory=dict)
 
 
 class RestorePace:
@@ -86,10 +88,10 @@ class RestorePace:
             begins_at = max(self._free_at, self.clock.monotonic())
             self._free_at = begins_at + size_bytes / self._rate
 
-    def count(self, source: str, size_bytes: int) -> None:
-        """Count bytes that came from ``peers`` or ``remotes``."""
+    def count(self, peer: str, size_bytes: int) -> None:
+        """Count bytes that came from a peer, or without a name from a remote."""
         with self._changed:
-            self._read_bytes[source] += size_bytes
+            self._read_bytes[peer] += size_bytes
 
     @contextmanager
     def beside_training(self) -> Iterator[None]:
@@ -135,12 +137,18 @@ class RestorePace:
     def figures(self) -> RestoreFigures:
         """Return what has come, and what is still to come."""
         with self._changed:
-            read = self._read_bytes["peers"], self._read_bytes["remotes"]
-            if not self._left:
-                return RestoreFigures(*read)
-            left, done = sum(self._left.values()), self._done_bytes
+            left, done = sum(self._left.values()), self._done_bytes if self._left else 0
             seconds = self.clock.monotonic() - self._busy_since
-            return RestoreFigures(*read, left + done, done, left * seconds / done if done else None)
+            eta_seconds = left * seconds / done if done else None
+            peers = {name: size for name, size in self._read_bytes.items() if name}
+            return RestoreFigures(
+                from_peers_bytes=sum(peers.values()),
+                from_remotes_bytes=self._read_bytes[""],
+                wanted_bytes=left + done,
+                done_bytes=done,
+                eta_seconds=eta_seconds if self._left else 0.0,
+                peers=peers,
+            )
 
 
 class _PacedObjectStore(WrappedObjectStore):
@@ -156,5 +164,5 @@ class _PacedObjectStore(WrappedObjectStore):
         self._pace.await_turn(size_bytes)
         with self._pace.beside_training():
             answer = call()
-        self._pace.count("remotes", size_bytes)
+        self._pace.count("", size_bytes)
         return answer

@@ -159,6 +159,9 @@ def test_a_training_pod_has_the_socket_and_nothing_else_of_the_node() -> None:
     assert volume["hostPath"] == {"path": directory, "type": "Directory"}
     mount = {"name": volume["name"], "mountPath": directory, "readOnly": True}
     assert mount in container["volumeMounts"]
+    (restoring,) = pod["initContainers"]
+    assert restoring["securityContext"] == container["securityContext"]
+    assert restoring["volumeMounts"] == container["volumeMounts"]
     assert environment["CACHETIER_URL"] == f"unix://{CONFIG['data']['CACHETIER_SOCKET']}"
     assert environment["CACHETIER_SERVICE_UID"] == str(POD["securityContext"]["runAsUser"])
     assert str(pod["securityContext"]["runAsUser"]) == CONFIG["data"]["CACHETIER_ALLOWED_UIDS"]

@@ -162,6 +162,26 @@ def test_fsdp_training_goes_on_from_its_last_save_as_if_it_had_never_ended(dev_u
 @pytest.mark.soak
 @pytest.mark.slow
 @needs_weed
+def test_peers_show_who_read_what_from_where(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.peers", "--work-dir", tmp_path / "peers"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    report = json.loads((tmp_path / "peers" / "report.json").read_text())
+    # On a busy machine peers skip each other, which costs the bucket bytes and nothing else.
+    held = [each["held"] for each in report["comparisons"] if "bit for bit" in each["what"]]
+    assert held == [True] * 4, done.stdout + done.stderr
+    assert any(each["peer_bytes"] for each in report["reads"])
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@needs_weed
 def test_the_near_tier_gives_back_what_it_shows(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.near_tier", "--work-dir", tmp_path / "near"],

@@ -10,6 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cachetier.model.objects import Mode, Mount
+from cachetier.objects.base import Piece
 from tests.fakes.bodies import noise
 from tests.integration.s3door import MOUNT, DoorServed, door_over
 
@@ -45,6 +46,25 @@ def test_what_was_put_is_read_back(s3: Any, door: DoorServed, size_bytes: int) -
     assert found["ContentLength"] == size_bytes
     assert found["ChecksumCRC64NVME"]
     assert not door.objects.staged
+
+
+def test_a_head_for_one_byte_brings_all_of_an_object(
+    s3: Any, door: DoorServed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.put_object(Bucket=BUCKET, Key="train/a", Body=noise(LARGE))
+    opened: list[int] = []
+    open_piece = door.objects.open_piece
+
+    def counted(piece: Piece, timeout_seconds: float) -> Any:
+        opened.append(piece.size_bytes)
+        return open_piece(piece, timeout_seconds)
+
+    monkeypatch.setattr(door.objects, "open_piece", counted)
+    s3.head_object(Bucket=BUCKET, Key="train/a")
+    assert not opened
+    found = s3.head_object(Bucket=BUCKET, Key="train/a", Range="bytes=0-0")
+    assert opened == [LARGE]
+    assert found["ContentLength"] == 1
 
 
 def test_the_etag_is_the_md5_of_small_objects_alone(s3: Any) -> None:

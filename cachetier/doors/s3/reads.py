@@ -41,11 +41,22 @@ class ReadHandlers:
         self._timeout_seconds = timeout_seconds
 
     async def head(self, request: S3Request, mount: Mount) -> Response:
+        """Describe an object; one byte of it asked for (``bytes=0-0``) has all of it brought here.
+
+        Node caches know this form: what is small is here with the answer, the rest follows.
+        """
+        if request.headers.get("range") == "bytes=0-0":
+            await self._pools.patient(self._bring, mount, request.key)
         found = await self._pools.patient(self._objects.head, mount, request.key)
         if is_unchanged(request.headers, found.etag, found.modified_at):
             return _unchanged(found)
         span = _span(request, found)
         return Response(status_code=_status(span), headers=_described(request, found, span))
+
+    def _bring(self, mount: Mount, key: str) -> None:
+        for piece in self._objects.open(mount, key).pieces:
+            with self._objects.open_piece(piece, self._timeout_seconds):
+                pass  # whoever opens it begins its restore
 
     async def get(
         self, request: S3Request, mount: Mount, caller: Caller, send: Send
