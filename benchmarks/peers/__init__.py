@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -29,7 +29,7 @@ def _cluster(bench: Bench, rate: float) -> Iterator[tuple[Cluster, int, int]]:
     with seaweedfs(bench.directory / "s3") as endpoint:
         cluster = Cluster(bench.directory, endpoint, nodes, rate)
         cluster.save(  # no block twice: it would be copied inside the bucket
-            {f"rank-{rank}": random.Random(rank).randbytes(each_bytes) for rank in range(SHARDS)}
+            {f"rank-{rank}": os.urandom(each_bytes) for rank in range(SHARDS)}
         )
         yield cluster, SHARDS * each_bytes, nodes
         cluster.store.close()

@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from cachetier.model.objects import Mode, Mount
-from cachetier.objects.base import Piece
+from cachetier.objects.base import ObjectPart
 from tests.fakes.bodies import noise
 from tests.integration.s3door import MOUNT, DoorServed, door_over
 
@@ -55,7 +55,7 @@ def test_a_head_for_one_byte_brings_all_of_an_object(
     opened: list[int] = []
     open_piece = door.objects.open_piece
 
-    def counted(piece: Piece, timeout_seconds: float) -> Any:
+    def counted(piece: ObjectPart, timeout_seconds: float) -> Any:
         opened.append(piece.size_bytes)
         return open_piece(piece, timeout_seconds)
 
