@@ -13,6 +13,7 @@ import pytest
 from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.io.digests import BLOCK_BYTES
 
+from cachetier.carriers.stored_blocks import StoredBlocks
 from cachetier.errors import IntegrityError, RemoteError, StoppingError
 from cachetier.local.catalog import shards
 from cachetier.model.shard import Shard
@@ -124,7 +125,7 @@ def test_planted_trust_in_a_peers_bytes_is_found(
     liar, others = lab.fetcher_and_others()
     for peer in lab.seen(liar.name):
         peer.spoil = lambda block: bytes([block[0] ^ 1]) + block[1:]
-    monkeypatch.setattr(RemoteShard, "check", lambda *_block_and_digest: None)
+    monkeypatch.setattr(StoredBlocks, "check", lambda *_block_and_digest: None)
     assert any(node.get("a") != DATA for node in others)
 
 
