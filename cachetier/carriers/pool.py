@@ -300,7 +300,7 @@ class _CarriedObjectStore(WrappedObjectStore):
             begin = start + into.size_bytes - left.size_bytes
             return Fetch(number, self._remote, key, begin, left, etag)
 
-        done = self._carriers.do(rest, descriptor, into.told)
+        done = self._carriers.do(rest, descriptor, into.written_elsewhere)
         if done.failure is not None:
             raise done.failure.as_error()
 

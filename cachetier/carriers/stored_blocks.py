@@ -60,8 +60,8 @@ class BlockSink:
     """Takes the stored bytes of ``blocks`` as they come, and has each block written.
 
     What is written may be wrong, and come again, until ``came`` gets the number of its block. With
-    a ``descriptor`` another process may do all of that: it writes into that file, and ``told`` says
-    here which block has come.
+    a ``descriptor`` another process may do all of that: it writes into that file, and
+    ``written_elsewhere`` says here which block has come.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class BlockSink:
         """Return the blocks of which no other process has told yet."""
         return self.blocks.after(self.came_blocks)
 
-    def told(self, block: int) -> None:
+    def written_elsewhere(self, block: int) -> None:
         """Another process has written ``block``; it tells of them in order."""
         self.came_blocks += 1
         self._came(block)

@@ -231,7 +231,7 @@ def test_a_block_that_a_carrier_tells_of_and_never_wrote_is_not_what_a_reader_ge
         assert isinstance(into, BlockSink)
         lies.append(start)
         for index in range(len(into.blocks.sizes)):
-            into.told(into.blocks.first_block + index)
+            into.written_elsewhere(into.blocks.first_block + index)
 
     objects.read_into = lie_once  # type: ignore[method-assign]
     reader = BlockReader(node.restore.follow("run", 1, "a", SECONDS), node.restore, SECONDS)
