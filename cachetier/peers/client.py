@@ -11,7 +11,7 @@ import json
 import ssl
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
@@ -46,7 +46,7 @@ class HttpPeer:
         host: As the settings list it, which its certificate is for.
         where: Its address and port.
         headers: What this node says of itself, and its token.
-        tls: How to know it; None for clear text.
+        tls: Returns how to know it, for each connection; None for clear text.
         source: The address to call from, which its list has.
     """
 
@@ -55,7 +55,7 @@ class HttpPeer:
         host: str,
         where: tuple[str, int],
         headers: Mapping[str, str],
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
         source: str = "",
     ) -> None:
         self.name = ""
@@ -156,7 +156,7 @@ class _Connection(http.client.HTTPConnection):
         self,
         host: str,
         where: tuple[str, int],
-        tls: ssl.SSLContext | None,
+        tls: Callable[[], ssl.SSLContext] | None,
         source: tuple[str, int] | None,
     ) -> None:
         super().__init__(*where, timeout=SILENCE_SECONDS, source_address=source)
@@ -166,7 +166,7 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         super().connect()
         if self._tls is not None:
-            self.sock = self._tls.wrap_socket(self.sock, server_hostname=self._shown_host)
+            self.sock = self._tls().wrap_socket(self.sock, server_hostname=self._shown_host)
 
 
 def _blocks(answer: http.client.HTTPResponse, size_bytes: int) -> Iterator[memoryview]:

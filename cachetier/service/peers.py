@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -31,14 +33,17 @@ ANYWHERE = ("0.0.0.0", "::")
 
 @dataclass(frozen=True, slots=True)
 class _Trust:
-    """How nodes know each other: by a token, or certificates of one CA; ``tls`` is the door's."""
+    """How nodes know each other: by a token, or certificates of one CA.
+
+    ``tls`` is the door's, ``context`` returns that of a new connection to a peer.
+    """
 
     token: str = ""
     tls: TlsFiles | None = None
-    context: ssl.SSLContext | None = None
+    context: Callable[[], ssl.SSLContext] | None = None
 
 
-def _trust_of(path: Path, files: TlsFiles | None) -> _Trust:
+def trust_of(path: Path, files: TlsFiles | None) -> _Trust:
     """Read ``peers.trust``; raises ConfigError."""
     try:
         text = path.read_text(encoding="ascii").strip()
@@ -51,14 +56,39 @@ def _trust_of(path: Path, files: TlsFiles | None) -> _Trust:
             if files is None:
                 return _Trust(text)
             own = TlsFiles(files.certificate, files.key)
-            return _Trust(text, own, context_of_environment())
+            of_environment = context_of_environment()
+            return _Trust(text, own, lambda: of_environment)
         if files is None:
             raise ConfigError("`peers.trust` is a certificate: set `tls` as well")
-        context = ssl.create_default_context(cafile=path)
-        context.load_cert_chain(files.certificate, files.key, password=lambda: "")
+        own = TlsFiles(files.certificate, files.key, path)
+        contexts = _contexts(own)
     except (OSError, ValueError) as error:
         raise ConfigError(f"`peers.trust` {path} cannot be used: {error}") from error
-    return _Trust("", TlsFiles(files.certificate, files.key, path), context)
+    return _Trust("", own, contexts)
+
+
+def _contexts(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
+    """Return what gives a new connection its context, read again when ``files`` change.
+
+    Files that are no good change nothing: the door tells of them.
+    """
+
+    def read() -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=files.client_ca)
+        context.load_cert_chain(files.certificate, files.key, password=lambda: "")
+        return context
+
+    signature, context = files.signature(), read()
+
+    def current() -> ssl.SSLContext:
+        nonlocal signature, context
+        if (now := files.signature()) != signature:
+            signature = now
+            with suppress(OSError, ValueError):
+                context = read()
+        return context
+
+    return current
 
 
 @dataclass(slots=True)
@@ -99,7 +129,7 @@ def peers_of(
     listed = settings.peers
     if not listed.trust:
         return None
-    trust = _trust_of(Path(listed.trust), settings.tls_files)
+    trust = trust_of(Path(listed.trust), settings.tls_files)
     place = quote(" ".join(filter(None, scheme_of(remote).identity(remote))), safe="/: ")
     own = NodeIdentity(store.store_id, place, listed.domain)
     headers, here = headers_of(own, trust.token), address_of_door(listed.listen)

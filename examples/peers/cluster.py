@@ -38,7 +38,7 @@ class HeldStore:
     ``sent_bytes`` counts what it sent, ``lists`` has the addresses of requests that list.
     """
 
-    def __init__(self, upstream: str, bytes_per_second: float) -> None:
+    def __init__(self, upstream: str, bytes_per_second: float, host: str = "127.0.0.1") -> None:
         parts = urlsplit(upstream)
         self._upstream = parts.hostname or "", parts.port or 80
         self._rate = bytes_per_second
@@ -47,8 +47,8 @@ class HeldStore:
         self._open: list[socket.socket] = []
         self.sent_bytes = 0
         self.lists: list[str] = []
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._listener = socket.create_server((host, 0), backlog=512)
+        self.url = f"http://{host}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -90,10 +90,13 @@ class HeldStore:
 class Node:
     """A service as a process of its own; its directory outlives it."""
 
-    def __init__(self, name: str, home: Path, variables: Mapping[str, str]) -> None:
+    def __init__(
+        self, name: str, home: Path, variables: Mapping[str, str], prefix: Sequence[str] = ()
+    ) -> None:
         self.name = name
         self.cache_dir = home / name
         self.store_id = ""
+        self._prefix = prefix
         self._log = home / f"{name}.log"
         self._place = tempfile.TemporaryDirectory(prefix="ct-")  # a socket's path must be short
         self._socket = Path(self._place.name) / "s"
@@ -108,7 +111,7 @@ class Node:
 
     def start(self, narrator: Narrator) -> None:
         """Start it, and return once it answers."""
-        command = [sys.executable, "-m", "cachetier", "serve"]
+        command = [*self._prefix, sys.executable, "-m", "cachetier", "serve"]
         self.child = Child(self.name, command, log=self._log, environment=self._variables)
         wait_until(self._answers, self.child, narrator, f"{self.name} to start")
         self.store_id = self.status()["store_id"]
@@ -160,6 +163,20 @@ class Node:
         self._place.cleanup()
 
 
+class Network:
+    """Where nodes and the store are: here on loopback, a node at an address of its own."""
+
+    store_host = "127.0.0.1"
+
+    def listen(self, number: int) -> str:
+        """Return the address of a node."""
+        return f"127.0.0.{number + 2}"
+
+    def prefix(self, _number: int) -> Sequence[str]:
+        """Return what starts a program on the host of a node."""
+        return ()
+
+
 class Cluster:
     """A bucket with a published step, and nodes of which each may know all others."""
 
@@ -170,14 +187,16 @@ class Cluster:
         count: int,
         rate: float,
         narrator: Narrator | None = None,
+        network: Network | None = None,
     ) -> None:
-        self.store = HeldStore(endpoint.url, rate)
+        self._network = network or Network()
+        self.store = HeldStore(endpoint.url, rate, self._network.store_host)
         self._scratch = scratch
         self._endpoint = endpoint
         self._narrator = narrator or Narrator(Console(quiet=True))
         self._homes = 0
         (port,) = free_ports(1)
-        self._listed = [f"127.0.0.{number + 2}:{port}" for number in range(count)]
+        self._listed = [f"{self._network.listen(number)}:{port}" for number in range(count)]
         self._trust = scratch / "trust"
         self._trust.write_text(TOKEN)
 
@@ -226,7 +245,7 @@ class Cluster:
     def _node(self, number: int, home: Path, *, peers: bool) -> Node:
         listed = {
             "nodes": self._listed,
-            "listen": self._listed[number],
+            "listen": f"http://{self._listed[number]}",  # in clear, as the network is private
             "trust": str(self._trust),
         }
         variables = {
@@ -237,7 +256,7 @@ class Cluster:
             "CACHETIER_CAPACITY": "8GB",
             **({"CACHETIER_PEERS": json.dumps(listed)} if peers else {}),
         }
-        return Node(f"node{number + 1}", home, variables)
+        return Node(f"node{number + 1}", home, variables, self._network.prefix(number))
 
 
 def restored(nodes: Sequence[Node]) -> float:

@@ -82,8 +82,8 @@ PARTS = {
     "kill": Part(("tests/crash/test_kill9.py",), 10, {"kills that counted": 100}),
     "peers": Part(
         ("tests/integration/test_peer_processes.py", "tests/integration/test_peers.py"),
-        8,
-        {"fetchers that were killed": 5},
+        12,
+        {"fetchers that were killed": 5, "networks that were cut or slow": 3},
     ),
     "s3": Part(
         ("tests/integration/test_s3_fault_matrix.py",), 10, {"cells of the S3 fault matrix": 288}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import socket
@@ -26,7 +27,9 @@ from cachetier.peers.door import headers_of
 from cachetier.peers.membership import Membership, NodeIdentity
 from cachetier.remote.bucket import Bucket
 from cachetier.restore.one_fetch import WantedBlocks
+from cachetier.service.peers import trust_of
 from cachetier.service.service import Service
+from cachetier.tls import TlsFiles
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.fakes.peer_lab import CountedStore
 from tests.fakes.small_node import small_node
@@ -172,6 +175,23 @@ def test_certificates_of_one_authority_are_trust_enough(cluster: Cluster, tmp_pa
     cluster.wait_for(1)
     assert cluster.get_all() == [DATA] * 2
     assert cluster.objects.read_bytes == len(DATA)
+
+
+def test_a_renewed_certificate_is_shown_to_peers_and_a_broken_one_changes_nothing(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    issued = authority.issue("node")
+    os.utime(issued.certificate, ns=(1, 1))  # files are told apart by their time
+    context = trust_of(authority.ca, TlsFiles(issued.certificate, issued.key)).context
+    assert context is not None
+    first = context()
+    assert context() is first
+    authority.issue("node")
+    renewed = context()
+    assert renewed is not first
+    issued.certificate.write_text("none")
+    assert context() is renewed
 
 
 def test_a_node_of_another_bucket_is_refused_by_name(cluster: Cluster) -> None:
