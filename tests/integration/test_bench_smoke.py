@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bytes as bytes_group
-from benchmarks import console, core, drain, link, report, s3, truth
+from benchmarks import console, core, drain, link, peers, report, s3, truth
 from benchmarks import torch as torch_group
 from benchmarks.__main__ import main
 from benchmarks.core import demo
 from benchmarks.measures import Result, at_least, at_most, median_of
 from tests.integration.browsers import needs_chromium
+from tests.integration.needs import needs_weed
 
 KEYS = {"group", "measure", "value", "unit", "bar", "holds", "runs"}
 TRAINED = {"stored_size", "time_to_durable"}  # with states of a model that torch trains
@@ -33,6 +34,7 @@ WITHOUT_DEMO = [
         for name in sorted(set(torch_group.BENCHES) - {"beside_s3", "gpu"})  # gpu: none without one
     ),
     *(pytest.param("console", name, marks=needs_chromium) for name in sorted(console.BENCHES)),
+    *(pytest.param("peers", name, marks=needs_weed) for name in sorted(peers.BENCHES)),
     *(("truth", name) for name in sorted(truth.BENCHES)),
     *(("s3", name) for name in sorted(set(s3.BENCHES) - {"s3_torch"})),
     *(
