@@ -70,7 +70,9 @@ def for_clients(remote: RemoteSettings) -> dict[str, Any]:
 
 
 def load() -> None:
-    from cachetier.remote.s3 import store  # noqa: F401
+    from cachetier.remote.s3 import boto_client, store  # noqa: F401 - calls need both
+
+    boto_client.load_models()
 
 
 def resolved(remote: RemoteSettings, directory: Path) -> RemoteSettings:
