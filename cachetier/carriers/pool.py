@@ -136,9 +136,17 @@ class Carriers:
         self._kills: dict[tuple[str, str, int], int] = {}  # by jobs that may be the reason
         self._of_thread: dict[int, tuple[_Carrier, int]] = {}
 
-    def store(self, remote: RemoteSettings, store: ObjectStore) -> ObjectStore:
-        """Return ``store``, the bucket of ``remote``; carriers move large parts of files."""
-        return _CarriedObjectStore(store, self, remote)
+    def store(
+        self,
+        remote: RemoteSettings,
+        store: ObjectStore,
+        received: Callable[[int], object] = lambda _size_bytes: None,
+    ) -> ObjectStore:
+        """Return ``store``, the bucket of ``remote``; carriers move large parts of files.
+
+        ``received`` hears how many bytes have come into a file.
+        """
+        return _CarriedObjectStore(store, self, remote, received)
 
     def pids(self) -> Sequence[int]:
         """Return the processes of all carriers there are."""
@@ -249,8 +257,15 @@ class _CarriedObjectStore(WrappedObjectStore):
     All other calls are its own.
     """
 
-    def __init__(self, store: ObjectStore, carriers: Carriers, remote: RemoteSettings) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        carriers: Carriers,
+        remote: RemoteSettings,
+        received: Callable[[int], object],
+    ) -> None:
         super().__init__(store)
+        self._received = received
         self._carriers = carriers
         self._remote = remote
 
@@ -300,7 +315,11 @@ class _CarriedObjectStore(WrappedObjectStore):
             begin = start + into.size_bytes - left.size_bytes
             return Fetch(number, self._remote, key, begin, left, etag)
 
-        done = self._carriers.do(rest, descriptor, into.written_elsewhere)
+        def came(block: int) -> None:
+            self._received(into.blocks.sizes[block - into.blocks.first_block])
+            into.written_elsewhere(block)
+
+        done = self._carriers.do(rest, descriptor, came)
         if done.failure is not None:
             raise done.failure.as_error()
 

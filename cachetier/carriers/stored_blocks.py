@@ -88,7 +88,7 @@ class BlockSink:
         self._frame = bytearray()
 
     def left(self) -> StoredBlocks:
-        """Return the blocks of which no other process has told yet."""
+        """Return the blocks that no other process has written yet."""
         return self.blocks.after(self.came_blocks)
 
     def written_elsewhere(self, block: int) -> None:

@@ -26,6 +26,9 @@ from cachetier.remote.scheme import RemoteServer, scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch, Timeouts
 
+# Gets a store, and what to call with the bytes that another process has received for it.
+Carried = Callable[[RemoteSettings, ObjectStore, Callable[[int], object]], ObjectStore]
+
 
 def open_store(
     settings: RemoteSettings,
@@ -68,20 +71,16 @@ def open_remote(
     *,
     server: RemoteServer | None = None,
     policy: RetryPolicy = ASKING,
-    carried: Callable[[RemoteSettings, ObjectStore], ObjectStore] = lambda _settings, store: store,
-    carried_bytes: Callable[[], int] = lambda: 0,
+    carried: Carried = lambda _settings, store, _received: store,
 ) -> Bucket:
     """Return the checkpoints of a remote: paced, and retried as ``policy`` says.
 
-    ``carried`` may let other processes do some of its calls; they have moved ``carried_bytes``.
+    ``carried`` may let other processes do some of its calls.
     """
     stalls = StallWatch()
-    store = carried(settings, open_store(settings, server=server, timeouts=Timeouts(stalls=stalls)))
-
-    def moved_bytes() -> int:
-        return stalls.moved_bytes() + carried_bytes()
-
-    pace = Pace(AT_ONCE, moved=moved_bytes, fraction=random.random)
+    store = open_store(settings, server=server, timeouts=Timeouts(stalls=stalls))
+    store = carried(settings, store, stalls.received)
+    pace = Pace(AT_ONCE, moved=stalls.moved_bytes, fraction=random.random)
     # Twice, so that those that wait let the concurrency be found; not all of them, as a call that
     # waits for its turn spends what time it has for being repeated.
     slots = FairSlots(lambda: min(AT_ONCE, 2 * pace.concurrency))

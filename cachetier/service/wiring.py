@@ -123,8 +123,7 @@ def opener_of(
     if nursery is None or not limit:
         return open_remote
     carriers = Carriers(nursery, remote, limit, AT_ONCE, Timeouts())
-    moved_bytes = carriers.counters.moved_bytes
-    return partial(open_remote, carried=carriers.store, carried_bytes=moved_bytes)
+    return partial(open_remote, carried=carriers.store)
 
 
 def weights_of(settings: Settings) -> Weights:
