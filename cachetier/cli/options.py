@@ -300,7 +300,7 @@ RATE = Word("RATE", _rate)
 RUN = Word("RUN", offers=_runs_or_steps)
 STEP = Word("STEP", _step, offers=_steps)
 NAME = Word("NAME", offers=_names)
-LEVEL = one_of("LEVEL", "local", "replicated", "durable")
+LEVEL = one_of("LEVEL", "memory", "local", "replicated", "durable")
 RANKS = Word(
     "RANKS",
     lambda word: list(parsed_numbers(word, "ranks")),
@@ -528,7 +528,7 @@ def timeout(default: str, help: str = "For each call.") -> Decorator:
     return duration("--timeout", help, default=default)
 
 
-def level(default: str | None, help: str = "local, replicated or durable.") -> Decorator:
+def level(default: str | None, help: str = "memory, local, replicated or durable.") -> Decorator:
     return option("--level", type=LEVEL, default=default, help=help)
 
 

@@ -123,7 +123,7 @@ def _latest(client: Client, run: str, level: Level, as_json: bool) -> int:
     if found is not None:
         newer = found.newer_local
     else:
-        here = client.latest(run, "local")
+        here = client.latest(run, "memory")
         newer = None if here is None else here.step
     document = {"step": None if found is None else _step_json(found), "newer_local": newer}
     show(as_json, document, partial(_show_latest, run, level, found, newer))
@@ -442,7 +442,7 @@ def _show_steps(
         echo(f"{counted(more, 'more step')} of {run} in S3: {see} lists all.", err=True)
     if not steps and more:
         echo(f"Next: Bring the newest here with `cachetier restore {run}`.", err=True)
-    elif not steps and level in (None, "local"):
+    elif not steps and level in (None, "memory", "local"):
         echo(f"Next: See S3 with {see}, other paths with `cachetier ls {run} --all`.", err=True)
 
 

@@ -79,6 +79,7 @@ PIECE_BYTES = 4 << 20
 SHARD_SECONDS, STEP_SECONDS = 60.0, 300.0
 _STANDARD_INPUT = ("-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0")
 _SAFE = {
+    "memory": "safe on this node, until a power cut",
     "local": "safe on this node",
     "replicated": "safe at a remote",
     "durable": "safe in S3",
@@ -102,7 +103,7 @@ _SAFE = {
 @options.option(
     "--element-size", type=ELEMENT_SIZE, help="Bytes of one value: 2, 4 or 8; helps compression."
 )
-@options.level("local", "local; or wait for replicated, durable.")
+@options.level("local", "local; memory is enough; or wait for replicated, durable.")
 @options.option("--remote-endpoint", help="Of s3://: default as of the service.")
 @options.duration("--timeout", "For each call; default 60s, of a whole step 5min.")
 @options.url

@@ -175,12 +175,46 @@ PEERS = SettingType(_read_peers, _PEERS.schema, record=PeerSettings)
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemorySettings:
+    """The first level; none without ``size``."""
+
+    size: str = setting(
+        replace(BUDGET, read=lambda size: BUDGET.read(size) if size else ""),
+        "",
+        "Hard budget: a size (`64 GiB`) or a share of the tmpfs; empty for none.",
+    )
+    directory: Path = setting(
+        PATH,
+        Path("/dev/shm"),
+        "A tmpfs that outlives the service: not a container's own. The folder in it is made.",
+    )
+
+
+def _read_memory(value: object) -> MemorySettings:
+    is_json = isinstance(value, str) and value.lstrip().startswith("{")
+    table = table_of(str(value)) if is_json else value
+    return _MEMORY.read({"size": table} if isinstance(table, str) else table)
+
+
+_MEMORY = record(MemorySettings, "")
+MEMORY = SettingType(
+    _read_memory, {"anyOf": [_MEMORY.schema, {"type": "string"}]}, record=MemorySettings
+)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """The settings of the service; see ``load``."""
 
     cache_dir: Path = required(PATH, "Directory of the cache, on a local ext4 or XFS disk.")
     capacity: str = setting(
         BUDGET, "80%", "Hard budget: a size (`200 GB`, `1.5 TiB`) or a share of the filesystem."
+    )
+    memory: MemorySettings = setting(
+        MEMORY,
+        MemorySettings(),
+        'Room in memory for puts with `ack="memory"`: a size, or a table with `size` and '
+        "`directory`; see docs/guarantees.md.",
     )
     socket: Path | None = setting(
         optional(PATH),

@@ -177,7 +177,9 @@ class MountSettings:
     order: Order = setting(
         one_of(*Order), Order.NODE, "`cluster`: markers wait for other nodes' objects too."
     )
-    ack: Level = setting(one_of(*Level), Level.LOCAL, "What puts wait for that do not say.")
+    ack: Level = setting(
+        one_of(*tuple(Level)[1:]), Level.LOCAL, "What puts wait for that do not say."
+    )
     markers: tuple[str, ...] = setting(
         listed(TEXT, r"[,\s]+"),
         DEFAULT_MARKERS,

@@ -55,7 +55,7 @@ def _row(view: StepView, now: float) -> tuple[TableCell, ...]:
     unsure = unchecked(view.state, view.checked_at, now)
     implied = Level.REPLICATED if Level.DURABLE in view.levels else None
     levels = ", ".join(level for level in view.levels if level != implied) or "-"
-    tone, is_safe = TONES.get(view.state, ""), Level.LOCAL in view.levels and not unsure
+    tone, is_safe = TONES.get(view.state, ""), view.has_reached(Level.MEMORY) and not unsure
     notes = filter(None, (levels, unsure, "pinned" if view.pinned else ""))
     return (
         TableCell(str(view.step), path=(view.run, view.step)),

@@ -17,6 +17,7 @@ from cachetier import callers
 from cachetier.errors import BackpressureError, DiskFullError, InvalidRequestError
 from cachetier.local.store import DISK_IS_FULL, Staged, Store
 from cachetier.model.backpressure import WhenFull
+from cachetier.model.shard import in_memory
 
 GROWTH_BYTES = 64 << 20
 
@@ -54,6 +55,8 @@ class Admission:
             raise InvalidRequestError(
                 f"cannot extend {staged.reserved_bytes} reserved bytes to {total_bytes}"
             )
+        if in_memory(staged.file_id):
+            raise InvalidRequestError("a put in memory has the size that it began with")
         more = total_bytes - staged.reserved_bytes
         extended = self.in_room(
             more, timeout_seconds, lambda: self._store.extend(staged, total_bytes)

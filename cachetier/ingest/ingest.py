@@ -61,7 +61,13 @@ class Ingest(Protocol):
     """What takes shards in, as the doors see it: ``NodeIngest``, with or without wrappers."""
 
     def begin(
-        self, ids: SaveIds, name: str, size_bytes: int | None, timeout_seconds: float
+        self,
+        ids: SaveIds,
+        name: str,
+        size_bytes: int | None,
+        timeout_seconds: float,
+        *,
+        memory: bool = False,
     ) -> Staged | RemoteStage: ...
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int: ...
@@ -111,9 +117,17 @@ class NodeIngest:
         self._on_committed = on_committed
 
     def begin(
-        self, ids: SaveIds, name: str, size_bytes: int | None, timeout_seconds: float
+        self,
+        ids: SaveIds,
+        name: str,
+        size_bytes: int | None,
+        timeout_seconds: float,
+        *,
+        memory: bool = False,
     ) -> Staged | RemoteStage:
         """Reserve room for a shard and create its file; ``size_bytes`` None reserves a first step.
+
+        With ``memory`` the file is in memory, if its size is known and there is room for it there.
 
         Raises:
             BackpressureError: No room before the deadline, or the caller still writes to a put that
@@ -125,7 +139,10 @@ class NodeIngest:
         self._after_asking(
             ids, lambda: admitted_save(self._store.read(saves.saves_of, ids.run, ids.step), ids)
         )
-        staged = self._admission.stage(size_bytes, timeout_seconds)
+        staged = None
+        if memory and size_bytes is not None:
+            staged = self._store.stage_in_memory(size_bytes)
+        staged = staged or self._admission.stage(size_bytes, timeout_seconds)
         return staged or self._through(ids, name, size_bytes)
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
@@ -148,11 +165,12 @@ class NodeIngest:
             self.abort(staged)
             raise
         if isinstance(staged, Staged):
-            shard, level = self._store.commit(staged, ids, name, content, facts).shard, Level.LOCAL
+            shard = self._store.commit(staged, ids, name, content, facts).shard
+            receipt = _receipt_of(shard)
         else:
-            shard, level = staged.commit(content, facts), Level.DURABLE
+            receipt = _receipt_of(staged.commit(content, facts), Level.DURABLE)
         self._on_committed()
-        return _receipt_of(shard, level)
+        return receipt
 
     def abort(self, staged: Staged | RemoteStage) -> None:
         """Leave nothing of a staged shard behind."""
@@ -203,7 +221,7 @@ class NodeIngest:
         def finish() -> Receipt:
             shard = self._after_asking(ids, commit, again).shard
             self._on_committed()
-            return _receipt_of(shard, Level.LOCAL)
+            return _receipt_of(shard)
 
         return finish
 
@@ -222,7 +240,11 @@ class NodeIngest:
         return self._open_remote_stage(ids, name, size_bytes)
 
 
-def _receipt_of(shard: Shard, level: Level) -> Receipt:
+def _receipt_of(shard: Shard, level: Level | None = None) -> Receipt:
+    """Return what is promised of a shard: that it is safe at ``level``, else where its bytes are.
+
+    The same bytes may have been put before, and be in memory still.
+    """
     return Receipt(
         run=shard.run,
         step=shard.step,
@@ -230,7 +252,7 @@ def _receipt_of(shard: Shard, level: Level) -> Receipt:
         save_id=shard.save_id,
         size_bytes=shard.content.size_bytes,
         digest=digests.to_hex(shard.content.digest),
-        level=level,
+        level=level or (Level.MEMORY if shard.in_memory else Level.LOCAL),
     )
 
 

@@ -44,11 +44,17 @@ class InstrumentedIngest:
         self._parts: OrderedDict[tuple[str, int, str, int], None] = OrderedDict()
 
     def begin(
-        self, ids: SaveIds, name: str, size_bytes: int | None, timeout_seconds: float
+        self,
+        ids: SaveIds,
+        name: str,
+        size_bytes: int | None,
+        timeout_seconds: float,
+        *,
+        memory: bool = False,
     ) -> Staged | RemoteStage:
         begun_at = self._clock.monotonic()
         with self._beginning(ids, name, begun_at):
-            stage = self._ingest.begin(ids, name, size_bytes, timeout_seconds)
+            stage = self._ingest.begin(ids, name, size_bytes, timeout_seconds, memory=memory)
         stage.begun_at = begun_at
         self._begun(ids)
         return stage

@@ -22,7 +22,7 @@ from cachetier.access.quotas import Counts, Quotas, ShareFullError
 from cachetier.ingest.admission import GROWTH_BYTES, MustWaitError
 from cachetier.ingest.ingest import Finish, Ingest, RemoteStage
 from cachetier.local.store import Staged
-from cachetier.model.levels import Level
+from cachetier.model.levels import HERE
 from cachetier.steps.waits import Question
 
 RING_SECONDS = 1.0
@@ -161,9 +161,15 @@ class SharedIngest:
         self._shares = shares
 
     def begin(
-        self, ids: SaveIds, name: str, size_bytes: int | None, timeout_seconds: float
+        self,
+        ids: SaveIds,
+        name: str,
+        size_bytes: int | None,
+        timeout_seconds: float,
+        *,
+        memory: bool = False,
     ) -> Staged | RemoteStage:
-        begin = partial(self._ingest.begin, ids, name, size_bytes, timeout_seconds)
+        begin = partial(self._ingest.begin, ids, name, size_bytes, timeout_seconds, memory=memory)
         return self._shares.begin(ids.run, size_bytes, timeout_seconds, begin)
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
@@ -200,4 +206,4 @@ class SharedIngest:
 
 
 def _kept_here(receipt: Receipt) -> int | None:
-    return receipt.size_bytes if receipt.level is Level.LOCAL else None
+    return receipt.size_bytes if receipt.level in HERE else None

@@ -113,16 +113,20 @@ class Lent:
 
 
 class OpenFiles:
-    """Knows them all, and counts their bytes in ``space``. Thread-safe.
+    """Knows them all, and counts the bytes of each in the space of its place. Thread-safe.
 
     ``remove`` unlinks a file, and says so where it cannot.
     """
 
     def __init__(
-        self, files: Files, space: Space, clock: Clock, remove: Callable[[str], object]
+        self,
+        files: Files,
+        space_of: Callable[[str], Space],
+        clock: Clock,
+        remove: Callable[[str], object],
     ) -> None:
         self._files = files
-        self._space = space
+        self._space_of = space_of
         self._clock = clock
         self._remove = remove
         self._lock = threading.Lock()
@@ -222,8 +226,7 @@ class OpenFiles:
         for file in over:
             tell(log, events.RESERVATION_EXCEEDED, by=file.by, reason=file.refusal)
             self._remove(file.file_id)
-        if self._space.used_bytes > self._space.limit_bytes:
-            self._cut()
+        self._cut()
 
     def _measure_from_now(self, file: OpenFile) -> None:
         with self._lock:
@@ -240,12 +243,15 @@ class OpenFiles:
 
     def _recount(self, file: OpenFile) -> None:
         before, file.counted_bytes = file.counted_bytes, file.measured()[1]
-        self._space.release(before - file.counted_bytes)
+        self._space_of(file.file_id).release(before - file.counted_bytes)
 
     def _cut(self) -> None:
         with self._lock:
             refused = list(self._refused)
         for file in refused:
+            space = self._space_of(file.file_id)
+            if space.used_bytes <= space.limit_bytes:
+                continue
             with suppress(OSError):  # those that can be cut are
                 self._files.cut(file.descriptor)
             self._recount(file)
@@ -261,7 +267,7 @@ class OpenFiles:
         """Close files without a name, which frees their room: of large ones that takes its time."""
         for file in done:
             os.close(file.descriptor)
-            self._space.release(file.counted_bytes)
+            self._space_of(file.file_id).release(file.counted_bytes)
 
     # --- readers ---------------------------------------------------------------------------------
 

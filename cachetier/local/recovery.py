@@ -7,7 +7,7 @@
 4. Files no row names: unmarked ones were never acknowledged and go; marked ones go to
    ``lost+found``.
 5. Rows whose file is missing or has the wrong size: clean ones become evicted, dirty ones
-   quarantined.
+   quarantined; those of files in memory, which a reboot takes, name no bytes any more.
 
 Every step may be cut short and run again.
 """
@@ -17,30 +17,35 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from cachetier_client.clock import Clock
 
-from cachetier.errors import CatalogDamagedError, DirectoryInUseError
+from cachetier.errors import CatalogDamagedError, ConfigError, DirectoryInUseError
 from cachetier.local.catalog import connection, figures, shards
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.catalog.connection import Reserve
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.files.data_files import (
+    MEMORY_NAME,
     DiskFiles,
     Files,
+    memory_folder,
     sync_directory,
     sync_filesystem,
     write_synced,
 )
+from cachetier.local.files.filesystem import VOLATILE, mount_under
 from cachetier.local.files.permissions import narrow, refuse_exposed, unfollowed
 from cachetier.local.files.space import Space
 from cachetier.local.lost_and_found import LostAndFound
 from cachetier.local.store import OnDiskError, Store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.policy import DRAIN_ALL, Policy
+from cachetier.model.shard import Shard, in_memory
 
 CATALOG_NAME = "catalog.db"
 STORE_ID_NAME = "store-id"
@@ -54,6 +59,7 @@ class Recovered:
     rubbish_files: int
     set_aside_files: int
     lost_shards: int
+    forgotten: tuple[Shard, ...] = ()  # those of the lost that were in memory only
 
 
 def lock_directory(cache_dir: Path) -> int:
@@ -99,6 +105,40 @@ def _lock(descriptor: int, cache_dir: Path) -> None:
         raise DirectoryInUseError(f"another cachetier serves {cache_dir}") from None
 
 
+def lock_memory(cache_dir: Path, directory: Path | None) -> int | None:
+    """Take the folder in memory of a locked ``cache_dir``; make it if ``directory`` is given.
+
+    ``cache_dir`` keeps its path, so that whoever opens the one finds the other.
+
+    Returns:
+        The descriptor that holds the lock; None if there is no such folder.
+
+    Raises:
+        ConfigError: ``directory`` is not in memory, or another one still holds shards.
+        DirectoryInUseError: The service of a copied ``cache_dir`` has it.
+    """
+    folder = memory_folder(cache_dir)
+    is_there = folder is not None and folder.is_dir()
+    if directory is None:
+        return lock_directory(folder) if folder is not None and is_there else None
+    if folder is None or folder.parent != directory:
+        if folder is not None and is_there:
+            raise ConfigError(
+                f"shards in memory are in {folder}, and `memory.directory` is {directory}",
+                hint=f"Start with {folder.parent}, flush and stop; then remove {folder}.",
+            )
+        folder = directory / f"cachetier-{secrets.token_hex(8)}"
+    kind = mount_under(directory).kind
+    if kind not in VOLATILE:
+        raise ConfigError(
+            f"`memory.directory` {directory} is on {kind}, not in memory",
+            hint="Mount a tmpfs there, or leave it out: /dev/shm is one on most machines.",
+        )
+    descriptor = lock_directory(folder)
+    write_synced(cache_dir / MEMORY_NAME, f"{folder}\n")
+    return descriptor
+
+
 def _make_directory(cache_dir: Path) -> None:
     """Create the directory and those above it, so that their names survive the loss of power."""
     above = cache_dir.absolute().parent
@@ -120,8 +160,11 @@ def open_store(
     on_fence: Callable[[str], None] = lambda _reason: None,
     on_disk_error: OnDiskError = lambda _operation: None,
     log_may_be_lost: bool = False,
+    memory_bytes: int = 0,
 ) -> Recovered:
     """Open the store of a locked ``cache_dir``, creating it if it is new.
+
+    ``memory_bytes`` is the budget of its folder in memory, see ``lock_memory``.
 
     ``on_disk_error`` hears which operation of the disk failed: ``write``, ``sync`` or ``catalog``.
     ``log_may_be_lost`` is for who repairs that: its mark stays, so that a start refuses until then.
@@ -152,6 +195,7 @@ def open_store(
     committer = Committer(writer, on_fence, lambda: on_disk_error("catalog"), reserve)
     space = Space(capacity_bytes)
     store = Store(store_id, files, committer, (reader, looker), space, clock, policy, on_disk_error)
+    store.memory = Space(memory_bytes)
     try:
         return _reconciled(store, LostAndFound(cache_dir), clock)
     except BaseException:
@@ -218,23 +262,36 @@ def _reconciled(store: Store, lost_and_found: LostAndFound, clock: Clock) -> Rec
         else:
             store.files.set_aside(file_id)
             aside += 1
+    forgotten = []
     for file_id, (version, _size) in named.items():
-        _report_lost(store, version, file_id, clock)
-    store.space.account(store.read(figures.local_bytes) + lost_and_found.size_bytes())
-    return Recovered(store, rubbish, aside, len(named))
+        lost = _report_lost(store, version, file_id, clock)
+        if lost is not None and lost.in_memory and lost.state is ShardState.DIRTY:
+            forgotten.append(lost)
+    memory = {v: size for file_id, v, size in files if in_memory(file_id) and file_id not in named}
+    store.in_memory.extend(sorted(memory))
+    memory_bytes = sum(memory.values())
+    store.memory.account(memory_bytes)
+    local_bytes = store.read(figures.local_bytes) - memory_bytes
+    store.space.account(local_bytes + lost_and_found.size_bytes())
+    return Recovered(store, rubbish, aside, len(named), tuple(forgotten))
 
 
-def _report_lost(store: Store, version: int, file_id: str, clock: Clock) -> None:
+def _report_lost(store: Store, version: int, file_id: str, clock: Clock) -> Shard | None:
     """A row without its bytes is an incident; a clean one still has them remotely."""
     shard = store.read(shards.shard_by_version, version)
-    if shard is None or shard.state is ShardState.QUARANTINED:
-        return
+    if shard is None or (shard.state is ShardState.QUARANTINED and not shard.in_memory):
+        return None
+    what = f"the data file {file_id} of shard {shard.name} is missing or has another size"
+    if shard.in_memory:
+        what = f"shard {shard.name} was in memory only, which the machine lost"
     incident = IncidentRecord(
         code="integrity",
-        message=f"the data file {file_id} of shard {shard.name} is missing or has another size",
+        message=what,
         hint="Restore the step from its remote, or save it again.",
         **shard.context,
     )
-    before = store.write(shards.record_damage, version, incident, clock.now())
-    if before.state is ShardState.CLEAN:
+    gone = shard.in_memory
+    before = store.write(shards.record_damage, version, incident, clock.now(), gone=gone)
+    if gone or before.state is ShardState.CLEAN:
         store.files.remove(file_id)  # it may be there, with another size
+    return before

@@ -12,6 +12,7 @@ import errno
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ from cachetier.local.identity import FileMark, shard_mark
 from cachetier.local.local_copy import LocalCopy
 from cachetier.local.open_files import OpenFile, OpenFiles
 from cachetier.model.policy import DRAIN_ALL, Policy
-from cachetier.model.shard import Shard
+from cachetier.model.shard import Shard, in_memory
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
@@ -119,7 +120,9 @@ class Store:
         self.store_id = store_id
         self.space = space
         self.files = files
-        self.open_files = OpenFiles(files, space, clock, self._remove)
+        self.memory = Space(0)
+        self.in_memory: deque[int] = deque()  # versions of shards to be written back, oldest first
+        self.open_files = OpenFiles(files, self.space_of, clock, self._remove)
         self.policy = policy
         self.reserve = committer.reserve
         self._committer = committer
@@ -187,6 +190,10 @@ class Store:
 
     # --- room ------------------------------------------------------------------------------------
 
+    def space_of(self, file_id: str) -> Space:
+        """Return where the bytes of a data file are counted."""
+        return self.memory if in_memory(file_id) else self.space
+
     def in_room(
         self,
         size_bytes: int,
@@ -235,18 +242,38 @@ class Store:
             BackpressureError: The disk refuses.
         """
         try:
-            self._refuse_if_fenced()
-            file_id, writer = self.files.create(size_bytes)
-            try:
-                return Staged(self._measured(file_id, size_bytes), writer, self.refused_by_disk)
-            except BaseException:
-                os.close(writer)
-                self.files.remove(file_id)
-                raise
+            return self._created(size_bytes)
         except OSError as error:
             raise self._not_allocated(size_bytes, error) from error
         except BaseException:
             self.space.release(size_bytes)
+            raise
+
+    def stage_in_memory(self, size_bytes: int) -> Staged | None:
+        """Create a file for ``size_bytes`` in memory; return None if there is no room for it there.
+
+        Raises:
+            FencedError: The disk failed a sync before, or is read-only.
+        """
+        if not self.memory.try_reserve(size_bytes):
+            return None
+        staged = None
+        try:
+            with suppress(OSError):  # others fill the tmpfs, or took the folder away
+                staged = self._created(size_bytes, memory=True)
+        finally:
+            if staged is None:
+                self.memory.release(size_bytes)
+        return staged
+
+    def _created(self, size_bytes: int, *, memory: bool = False) -> Staged:
+        self._refuse_if_fenced()
+        file_id, writer = self.files.create(size_bytes, memory=memory)
+        try:
+            return Staged(self._measured(file_id, size_bytes), writer, self.refused_by_disk)
+        except BaseException:
+            os.close(writer)
+            self.files.remove(file_id)
             raise
 
     def _measured(self, file_id: str, size_bytes: int) -> OpenFile:
@@ -290,12 +317,15 @@ class Store:
         """Make a staged shard safe on this node; raises as ``commit_file``."""
         new = NewShard(name, ids.rank, content, file_id=staged.file_id, facts=facts)
         mark = shard_mark(self.store_id, ids, new, ids.world_size)
-        return self.commit_file(
+        committed = self.commit_file(
             staged,
             mark,
             content,
             lambda sql, now: parts.commit_shard(sql, self.policy, ids, new, now),
         )
+        if in_memory(staged.file_id):
+            self.in_memory.append(committed.shard.version)
+        return committed
 
     def commit_file(
         self, staged: Staged, mark: FileMark, content: Content, record: Record[Kept]
@@ -382,8 +412,15 @@ class Store:
         finally:
             os.close(descriptor)
 
-    def restored(self, staged: Staged, shard: Shard) -> None:
+    def restored(
+        self,
+        staged: Staged,
+        shard: Shard,
+        attach: Callable[[apsw.Connection, int, str], Shard] = shards.attach,
+    ) -> None:
         """Give a shard the staged file that now holds its bytes again; damaged ones go.
+
+        ``attach`` records it, and returns the shard as it was.
 
         Raises:
             DiskFullError: The disk has no room to mark it; see ``in_room``.
@@ -392,7 +429,7 @@ class Store:
         try:
             mark = shard_mark(self.store_id, shard, shard, of_any_world)
             self._sync(staged, mark, shard.content)
-            before = self.write(shards.attach, shard.version, staged.file_id)
+            before = self.write(attach, shard.version, staged.file_id)
         except BaseException:
             self.discard(staged)
             raise
@@ -477,7 +514,7 @@ class Store:
         elif descriptor is not None:
             os.close(descriptor)
         elif removed:
-            self.space.release(size_bytes)
+            self.space_of(file_id).release(size_bytes)
 
     def _remove(self, file_id: str) -> bool:
         """Remove a file that no row names; start-up takes what cannot be removed now."""
@@ -491,7 +528,7 @@ class Store:
     def _keep(self, staged: Staged, content: Content) -> None:
         """The staged file is a shard's now: count what it really takes."""
         os.close(staged.file.descriptor)
-        self.space.release(staged.reserved_bytes - content.size_bytes)
+        self.space_of(staged.file_id).release(staged.reserved_bytes - content.size_bytes)
 
     def close(self) -> None:
         """Close the catalog: a clean stop only saves the next start some time."""

@@ -11,11 +11,18 @@ from cachetier.errors import InvalidRequestError
 
 
 class Level(StrEnum):
-    """``replicated``: at any remote, replica or durable; so whatever is durable is replicated."""
+    """``memory``: on this node, and some of it in memory only, so that a power cut would take it.
 
+    ``replicated``: at any remote, replica or durable; so whatever is durable is replicated.
+    """
+
+    MEMORY = "memory"
     LOCAL = "local"
     REPLICATED = "replicated"
     DURABLE = "durable"
+
+
+HERE = (Level.MEMORY, Level.LOCAL)  # the levels at which this node alone has all
 
 
 def covers(reached: Level, wanted: Level) -> bool:

@@ -10,6 +10,12 @@ from cachetier_client.bucket_format.stored import NO_FACTS, Content, ShardFacts
 from cachetier.model.lifecycle import ShardState
 
 INLINE_BYTES = 64 << 10
+MEMORY = "f"  # the first digit of the id of a file in memory; on the disk it is 0
+
+
+def in_memory(file_id: str | None) -> bool:
+    """Return whether a data file lies in memory, where the loss of power takes it."""
+    return file_id is not None and file_id.startswith(MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,11 @@ class Shard:
     def here(self) -> bool:
         """Return whether its bytes are on this node, be they sound or damaged."""
         return self.inline or self.file_id is not None
+
+    @property
+    def in_memory(self) -> bool:
+        """Return whether its bytes on this node are in memory only."""
+        return in_memory(self.file_id)
 
     @property
     def lacks_bytes(self) -> bool:

@@ -20,7 +20,7 @@ from cachetier.local.catalog.objects import (
 )
 from cachetier.local.identity import FileMark, ObjectIdentity
 from cachetier.local.store import Staged
-from cachetier.model.levels import Level
+from cachetier.model.levels import HERE, Level
 from cachetier.model.lifecycle import ObjectState
 from cachetier.model.objects import KEY_LIMIT_BYTES, NO_HEAD, Mount, etag_of
 from cachetier.objects.base import PutAnswer, PutObject
@@ -118,7 +118,7 @@ class ObjectPuts:
         return [answer_of(each, place) for each in deleted.versions]
 
     def wait(self, mount: Mount, version: int, level: Level, timeout_seconds: float) -> None:
-        if level is Level.LOCAL:
+        if level in HERE:
             return
 
         def is_shown() -> bool:

@@ -111,7 +111,7 @@ class Evictor:
         """Evict what nobody reads; then lend no more than is lacking, as readers give it back."""
         freed, read = 0, []
         space, open_files = self._store.space, self._store.open_files
-        found = self._store.read(shards.clean_local_shards)
+        found = [s for s in self._store.read(shards.clean_local_shards) if not s.in_memory]
         self._used_at = {s.version: self._used_at.get(s.version, s.committed_at) for s in found}
         for shard in sorted(found, key=lambda shard: self._used_at[shard.version]):
             if space.used_bytes <= target_bytes:

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ from cachetier.ingest.ingest import Ingest, NodeIngest, OpenRemoteStage
 from cachetier.ingest.instrumented import InstrumentedIngest
 from cachetier.ingest.pending_seals import PendingSeals
 from cachetier.ingest.shares import SharedIngest, Shares
+from cachetier.ingest.write_back import WriteBack
 from cachetier.ingest.write_through import WriteThrough
 from cachetier.local.catalog import connection
 from cachetier.local.catalog.connection import sqlite_version
@@ -66,6 +68,7 @@ from cachetier.service.signals import ending_signals
 from cachetier.service.wiring import (
     knowledge_of,
     locked,
+    memory_of,
     mount_opener,
     open_drains,
     opener_of,
@@ -87,7 +90,7 @@ from cachetier.steps.unflushed import UnflushedNotes
 from cachetier.steps.waits import Waits
 from cachetier.steps.whole_steps import WholeSteps
 from cachetier.telemetry import events
-from cachetier.telemetry.events import tell
+from cachetier.telemetry.events import of, tell
 from cachetier.telemetry.metrics import Metrics
 from cachetier.telemetry.recent_events import RecentEvents
 from cachetier.telemetry.tracing import open_tracing
@@ -170,7 +173,10 @@ class Service:
             self._build()
             self._drain.start()
             undo.callback(lambda: self._drain.stop(self._grace.left()))
-            for each in (self._pending_seals, self._housekeeping, self._ordering, self._notes):
+            for each in (
+                *(self._pending_seals, self._housekeeping, self._ordering, self._notes),
+                self._write_back,
+            ):
                 each.start()
                 undo.callback(each.stop, ROUND_SECONDS)
             self.store.open_files.start()
@@ -187,6 +193,7 @@ class Service:
         cache_dir = settings.cache_dir
         mount = checked_mount(cache_dir, allow_volatile=settings.allow_volatile)
         undo.callback(os.close, locked(settings))
+        memory_bytes = memory_of(settings, undo)
         connection.lend_reserve(cache_dir)
         disk = data_files.probe(cache_dir, known=cache_dir / STORE_ID_NAME)
         status = os.statvfs(cache_dir)
@@ -199,6 +206,7 @@ class Service:
             policy=policy,
             on_fence=self._fenced,
             on_disk_error=self.metrics.write_failed,
+            memory_bytes=memory_bytes,
         )
         self.store = recovered.store
         undo.callback(self.store.close)
@@ -272,10 +280,19 @@ class Service:
             hurry=self._drain.hurry,
         )
         self._notes = UnflushedNotes(store, self._bucket, self._changes, clock)
+        self._write_back = self._copier()
         self._housekeeping = self._keeper(evictor)
         self.report = self._reporter()
         ingest = InstrumentedIngest(ingest, self.metrics, clock, self._course)
         self.operations = self._operations(ingest)
+
+    def _copier(self) -> WriteBack:
+        return WriteBack(
+            self.store,
+            self._changes,
+            make_room=self._make_room,
+            on_damage=self._restore.report_damage,
+        )
 
     def _reporter(self) -> NodeReport:
         return NodeReport(
@@ -599,3 +616,7 @@ def _tell_recovered(recovered: Recovered, directory: Path) -> None:
     }
     where = {"directory": str(directory), "store_id": recovered.store.store_id}
     tell(log, events.SERVICE_RECOVERED, **where, **found)
+    for _, each in groupby(recovered.forgotten, key=lambda shard: shard.save):
+        shards = list(each)
+        what = {"shards": len(shards), "size_bytes": sum(s.content.size_bytes for s in shards)}
+        tell(log, events.MEMORY_LOST, **of(shards[0]), **what)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
@@ -30,14 +32,14 @@ from cachetier.drain.serve.supervisor import DrainSettings, Supervisor
 from cachetier.errors import ConfigError
 from cachetier.local.catalog.connection import created_at
 from cachetier.local.catalog.figures import held_by_run
-from cachetier.local.recovery import lock_directory
+from cachetier.local.recovery import lock_directory, lock_memory
 from cachetier.local.store import Store
 from cachetier.model.bandwidth import parsed_rate
 from cachetier.model.compression import Rules
 from cachetier.model.names import DURABLE
 from cachetier.notifier import Changes
 from cachetier.objects.base import ReadableObjects
-from cachetier.parsers import is_loopback
+from cachetier.parsers import capacity_of, is_loopback
 from cachetier.reclaim.evict import Evictor
 from cachetier.remote.answers import Answers
 from cachetier.remote.bucket import Bucket, Remote
@@ -272,6 +274,27 @@ def s3_offer(
 
     region = settings.remote.region or DEFAULT_REGION
     return S3Offer(here, region, settings.s3_mounts, objects, store.look(created_at))
+
+
+def memory_of(settings: Settings, undo: ExitStack) -> int:
+    """Lock the folder in memory, if there is one; return its budget.
+
+    Raises:
+        ConfigError: It cannot be used.
+        DirectoryInUseError: Another service has it.
+    """
+    size, directory = settings.memory.size, settings.memory.directory
+    try:
+        lock = lock_memory(settings.cache_dir, directory if size else None)
+        if lock is not None:
+            undo.callback(os.close, lock)
+        status = os.statvfs(directory if size else settings.cache_dir)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot use `memory.directory` {directory}: {error.strerror}",
+            hint="Name a tmpfs in which the service's user may create a directory.",
+        ) from error
+    return capacity_of(size, status.f_blocks * status.f_frsize) if size else 0
 
 
 def locked(settings: Settings) -> int:

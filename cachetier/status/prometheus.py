@@ -32,6 +32,7 @@ def points_of_service(now: ServiceSnapshot) -> Mapping[str, Points]:
     plain: dict[str, float] = {
         "fenced": now.fenced,
         "used_bytes": now.used_bytes,
+        "memory_bytes": now.memory_bytes,
         "lent_bytes": now.lent.size_bytes,
         "capacity_bytes": now.capacity_bytes,
         "waiting_puts_bytes": now.waiting_puts_bytes,

@@ -107,6 +107,7 @@ class NodeReport:
             reason=self.not_ready(),
             fenced=self._store.fenced is not None,
             used_bytes=space.used_bytes,
+            memory_bytes=self._store.memory.used_bytes,
             lent=self._store.open_files.lent(),
             capacity_bytes=space.capacity_bytes,
             waiting_puts_bytes=space.wanted_bytes,
@@ -188,6 +189,7 @@ def _figures(node: NodeSnapshot) -> dict[str, Any]:
     return {
         "capacity_bytes": service.capacity_bytes,
         "used_bytes": service.used_bytes,
+        "memory_bytes": service.memory_bytes,
         "dirty_bytes": totals.dirty.size_bytes,
         "clean_bytes": totals.clean_bytes,
         "evictable_bytes": totals.evictable_bytes,

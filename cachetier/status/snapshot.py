@@ -40,6 +40,7 @@ class ServiceSnapshot:
     reason: str | None = None
     fenced: bool = False
     used_bytes: int = 0
+    memory_bytes: int = 0
     lent: Lent = field(default_factory=Lent)
     capacity_bytes: int = 0
     waiting_puts_bytes: int = 0

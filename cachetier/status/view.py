@@ -107,6 +107,8 @@ def verdict(status: Status) -> Headline:
         eta = status["eta_seconds"]
         unknown = "nobody can tell yet when all is sent"
         details.append(unknown if eta is None else f"all sent in {shown_span(eta)}")
+    if size_bytes := status.get("memory_bytes"):
+        details.append(f"{shown_size(size_bytes)} are in memory, which a power cut would take")
     details += [
         f"nothing came of {each['run']} for {shown_span(each['quiet_seconds'])} in the midst of a "
         f"save, which would cost {shown_span(each['exposure_seconds'])}"

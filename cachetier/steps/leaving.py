@@ -136,7 +136,7 @@ class Leaving:
 
     def _local_only(self, run: str) -> list[Save]:
         """Return what a policy keeps here of the newest complete step, and of those begun since."""
-        newest = self._checkpoints.latest(run, Level.LOCAL)
+        newest = self._checkpoints.latest(run, Level.MEMORY)
         kept = f"run = ? AND {KEPT_SAVES.sql()} AND step >= ? ORDER BY step"
         found = self._store.read(saves.saves_where, kept, run, newest.step if newest else 0)
         return [

@@ -41,7 +41,7 @@ from cachetier.local.catalog.figures import ShardPlace
 from cachetier.local.catalog.notes import Pin
 from cachetier.local.store import Store
 from cachetier.model.checkpoint import Save
-from cachetier.model.levels import Level
+from cachetier.model.levels import HERE, Level
 from cachetier.model.lifecycle import (
     CONFIRMED_SAVES,
     DURABLE_SAVES,
@@ -225,7 +225,7 @@ class Checkpoints:
         if level is Level.REPLICATED:
             return self._replicated(run)
         views = [self._view(save) for save in self._refreshed(run)]
-        return [view for view in views if level is None or level in view.levels]
+        return [view for view in views if level is None or view.has_reached(level)]
 
     def listed(self, run: str, level: Level | None, *, count_elsewhere: bool) -> dict[str, Any]:
         """Return ``steps`` as JSON, and if asked how many more S3 has (null: it is silent)."""
@@ -308,7 +308,7 @@ class Checkpoints:
         """
         names.checked_run(run)
         known = set(self._store.read(saves.branches_with_steps, run))
-        if level in (None, Level.LOCAL):
+        if level is None or level in HERE:
             return [view for branch in sorted(known) for view in self.steps(branch, level)]
         try:
             known |= self._published.branches(run)
@@ -342,7 +342,7 @@ class Checkpoints:
             return next(reversed(self._replicated(run, 1)), None)
         while True:  # another step is the newest if that one was deleted elsewhere
             views = (self._view(save) for save in reversed(self._shown_saves(run)))
-            found = next((view for view in views if level in view.levels), None)
+            found = next((view for view in views if view.has_reached(level)), None)
             if found is None or found.state not in DURABLE_SAVES:
                 return found
             if self._knowledge.is_fresh(run, found.step):
@@ -353,15 +353,15 @@ class Checkpoints:
     def newest(self, run: str, level: Level) -> NewestSteps:
         """Return ``latest``, and newer steps: of this node, of remotes, of other nodes."""
         run = names.checked_run(run)
-        heard = None if level is Level.LOCAL else self.unflushed.heard(run)
+        heard = None if level in HERE else self.unflushed.heard(run)
         found = self.latest(run, level)
         number, save_id = (found.step, found.save_id) if found is not None else (-1, "")
-        if level is Level.LOCAL:
+        if level in HERE:
             shown = [save for save in self._shown_saves(run) if save.state in CONFIRMED_SAVES]
             there = max((save.step for save in shown), default=number)
             return NewestSteps(found, newer_remote=there if there > number else None)
         elsewhere = heard and tuple(each for each in heard if each.is_newer(number, save_id))
-        here = self._latest(run, Level.LOCAL)
+        here = self._latest(run, Level.MEMORY)
         newer = here.step if here is not None and here.step > number else None
         return NewestSteps(found, newer_local=newer, unflushed=elsewhere)
 
@@ -448,7 +448,7 @@ class Checkpoints:
             if look.seen and look.seen.manifest.save_id == save.save_id and not summary.shards:
                 view = with_parts(view, look.seen.manifest.parts)
         if summary.dirty_shards and self._store.read(copies.is_lacking, save, self._remote):
-            return replace(view, levels=tuple(each for each in view.levels if each == Level.LOCAL))
+            return replace(view, levels=tuple(each for each in view.levels if each in HERE))
         return view
 
     # --- waiting ---------------------------------------------------------------------------------
@@ -464,7 +464,7 @@ class Checkpoints:
             LocalOnlyError: It will not unless it is flushed.
             NotFoundError: There is no such step or shard.
         """
-        if level is not Level.LOCAL:
+        if level not in HERE:
             self._hurry(run, step)
         if level is Level.REPLICATED:
             self._hurry_replicas(run, step)
@@ -542,8 +542,8 @@ class Checkpoints:
             return True
         if shard.state is ShardState.QUARANTINED:
             raise IntegrityError(f"shard {name} is damaged", run=run, step=step, name=name)
-        if level is Level.LOCAL:
-            return True
+        if level in HERE:
+            return level is Level.MEMORY or not shard.in_memory
         self._refuse_local_only(run, step)
         return False
 
@@ -560,15 +560,15 @@ class Checkpoints:
         if save is None:
             if found:
                 raise ended(found[-1])
-            if level is not Level.LOCAL:
+            if level not in HERE:
                 return AskBucket(lambda: self._age_elsewhere(run, step, level))
             raise no_step(run, step)
         view = self._view(save)
         if view.state == "damaged":
             raise IntegrityError(f"step {step} has damaged shards", run=run, step=step)
-        if level in view.levels or (level is Level.LOCAL and save.state in CONFIRMED_SAVES):
+        if view.has_reached(level) or (level in HERE and save.state in CONFIRMED_SAVES):
             return self._age(run, step)
-        if level is not Level.LOCAL:
+        if level not in HERE:
             self._refuse_local_only(run, step)
         if save.state is SaveState.REPLICATED:
             return AskBucket(lambda: self._age_elsewhere(run, step, level))

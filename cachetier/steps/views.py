@@ -80,6 +80,10 @@ class StepView:
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def has_reached(self, level: Level) -> bool:
+        """Return whether it can be restored from ``level``; what is local need not be in memory."""
+        return level in self.levels or (level is Level.MEMORY and Level.LOCAL in self.levels)
+
 
 @dataclass(frozen=True, slots=True)
 class StepProgress:
@@ -139,7 +143,7 @@ def view_of_save(
         step=save.step,
         save_id=save.save_id,
         state=_state(save, parts, damaged),
-        levels=_levels(here, there, durable),
+        levels=_levels(here, there, durable, in_memory=summary.memory_shards > 0),
         ranks=tuple(sorted(ranks)),
         world_size=save.world_size,
         shards=summary.shards,
@@ -182,10 +186,13 @@ def with_parts(view: StepView, parts: Sequence[PartReference]) -> StepView:
     )
 
 
-def _levels(local: bool, replicated: bool, durable: bool) -> tuple[str, ...]:
+def _levels(
+    here: bool, replicated: bool, durable: bool, *, in_memory: bool = False
+) -> tuple[str, ...]:
     """Name the levels; what is durable is at a remote, and so replicated."""
     reached = {
-        Level.LOCAL: local,
+        Level.MEMORY: here and in_memory,
+        Level.LOCAL: here and not in_memory,
         Level.REPLICATED: replicated or durable,
         Level.DURABLE: durable,
     }

@@ -130,6 +130,17 @@ SERVICE_RECOVERED = _info(
     "%(set_aside_files)d set aside, %(lost_shards shard)s without bytes",
     "store_id",
 )
+MEMORY_LOST = _warning(
+    "memory.lost",
+    "step %(run)s/%(step)d lost %(shards shard)s, %(size_bytes size)s: they were in memory only, "
+    "which the machine lost",
+    "save_id",
+)
+WRITE_BACK_FAILED = _warning(
+    "memory.write_back_failed",
+    "a shard stays in memory, as it cannot be copied to the disk: %(reason)s",
+    alike=("reason",),
+)
 SERVICE_READY = _info(
     "service.ready",
     "cachetier %(version)s serves %(directory)s at %(socket)s",

@@ -335,6 +335,11 @@ _CACHE = (
         status="used_bytes",
     ),
     _gauge(
+        "memory_bytes",
+        "Bytes at the level `memory`, reservations included: a power cut would take them.",
+        status="memory_bytes",
+    ),
+    _gauge(
         "clean_bytes",
         "Bytes here that are at every required remote, pinned or not.",
         status="clean_bytes",

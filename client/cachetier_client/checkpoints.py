@@ -79,7 +79,8 @@ class Checkpoint:
             raise TypeError(f"put(data, name) takes the data first, and got {data!r}")
         with self._calling("put_shard", name=name):
             seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-            receipt = self._caller.put(self._part, name, data, "local", seconds, element_size)
+            ack = self._first_ack
+            receipt = self._caller.put(self._part, name, data, ack, seconds, element_size)
         self._keep(receipt)
         return receipt
 
@@ -99,9 +100,10 @@ class Checkpoint:
         with self._calling("open_shard", name=name):
             seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
             facts = ShardFacts.of_put(element_size)
-            request = PutRequest(self._part, name, size_bytes, facts)
+            ack = self._first_ack
+            request = PutRequest(self._part, name, size_bytes, facts, ack == "memory")
             writer = self._caller.open_writer(
-                request, "local", seconds, ring=ring, on_receipt=self._keep
+                request, ack, seconds, ring=ring, on_receipt=self._keep
             )
         self._writers.append(writer)
         return writer
@@ -125,7 +127,7 @@ class Checkpoint:
             seconds = self._timeout_seconds
             self.sealed_ranks = self._caller.seal(self._part, self._ranks_on_node, seconds)
             self._end()
-            if self._ack != "local":
+            if self._ack != self._first_ack:
                 self._wait()
         self._caller.note_blocked(self.run, self._caller.clock.monotonic() - self._began)
         return self.sealed_ranks
@@ -174,6 +176,11 @@ class Checkpoint:
             )
         ids = {"run": self.run, "step": self.step, "rank": self.rank, "name": name}
         return self._caller.calling(operation, tells=False, **ids)
+
+    @property
+    def _first_ack(self) -> str:
+        """What each put waits for; for a level of remotes the seal does."""
+        return "memory" if self._ack == "memory" else "local"
 
     def _wait(self) -> None:
         deadline = self._caller.deadline(self._timeout_seconds)

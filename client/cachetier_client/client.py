@@ -112,7 +112,8 @@ class Client(ReadCalls):
             name: Unique in the step; ``/`` is allowed.
             run: Default: the client's.
             rank, world_size: Default: the environment's, see ``identity/ranks.py``.
-            ack: ``local`` survives the loss of power; ``replicated``, ``durable`` that of the node.
+            ack: ``memory`` survives the end of every process, ``local`` the loss of power too,
+                ``replicated`` and ``durable`` that of the node.
             timeout_seconds: Whole call, including waits for room and for a service that is away.
             save_id: Equal on all ranks, new for every save; see ``identity/save_ids.py``.
             overwrite: Replace a step that is published already.
@@ -412,5 +413,6 @@ class Client(ReadCalls):
         ring: Ring | None = None,
     ) -> ShardWriter:
         part, _ = self._part(run, step, rank, world_size, save_id, overwrite=overwrite)
-        request = PutRequest(part, name, size_bytes, ShardFacts.of_put(element_size))
+        facts = ShardFacts.of_put(element_size)
+        request = PutRequest(part, name, size_bytes, facts, ack == "memory")
         return self._caller.open_writer(request, checked_ack(ack), timeout_seconds, ring=ring)

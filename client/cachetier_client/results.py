@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from cachetier_client.bucket_format import publication
 
-Level = Literal["local", "replicated", "durable"]
-AckLevel = Literal["local", "replicated", "durable"]
+Level = Literal["memory", "local", "replicated", "durable"]
+AckLevel = Literal["memory", "local", "replicated", "durable"]
 
 
 @dataclass(frozen=True, slots=True)

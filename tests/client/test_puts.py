@@ -284,7 +284,7 @@ def test_an_open_file_is_stored_from_where_it_is(service: FakeService, client: C
         ({"step": 1.5}, InvalidNameError),
         ({"save_id": "~"}, InvalidNameError),
         ({"rank": 2, "world_size": 2}, InvalidRequestError),
-        ({"ack": "memory"}, InvalidRequestError),
+        ({"ack": "paper"}, InvalidRequestError),
         ({"timeout_seconds": float("nan")}, InvalidRequestError),
         ({"timeout_seconds": -1}, InvalidRequestError),
         ({"data": "text"}, InvalidRequestError),

@@ -309,7 +309,7 @@ def test_the_harness_catches_ids_of_data_files_that_are_used_again(
     """Nothing has a temporary name: a data file is created under its own, for ever."""
     create, numbers = DiskFiles.create, count()
 
-    def reusing(self: DiskFiles, size_bytes: int) -> tuple[str, int]:
+    def reusing(self: DiskFiles, size_bytes: int, **_options: bool) -> tuple[str, int]:
         file_id = f"{next(numbers) % 2:032x}"
         with suppress(FileNotFoundError):
             self.remove(file_id)

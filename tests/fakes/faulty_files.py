@@ -84,8 +84,8 @@ class FaultyFiles:
         with self._lock:
             self._plan.append(fault)
 
-    def create(self, size_bytes: int) -> tuple[str, int]:
-        return self._around("create", lambda: self._files.create(size_bytes))
+    def create(self, size_bytes: int, *, memory: bool = False) -> tuple[str, int]:
+        return self._around("create", lambda: self._files.create(size_bytes, memory=memory))
 
     def open(self, file_id: str) -> int:
         return self._around("open", lambda: self._files.open(file_id))

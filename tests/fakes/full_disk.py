@@ -62,9 +62,9 @@ class FullDisk(DiskFiles):
 
     # --- data files ------------------------------------------------------------------------------
 
-    def create(self, size_bytes: int) -> tuple[str, int]:
+    def create(self, size_bytes: int, *, memory: bool = False) -> tuple[str, int]:
         self.take("a data file", size_bytes)
-        return super().create(size_bytes)
+        return super().create(size_bytes, memory=memory)
 
     def preallocate(self, file_id: str, size_bytes: int) -> None:
         self.take("a data file", size_bytes)

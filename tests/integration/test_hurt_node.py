@@ -136,7 +136,7 @@ def test_the_disk_is_tried_on_a_file_that_is_there_if_none_can_be_made(
     known = tmp_path / "cache" / STORE_ID_NAME
     well = data_files.probe(tmp_path / "cache", known=known)
 
-    def full(*_arguments: object) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(data_files.DiskFiles, "create", full)

@@ -14,6 +14,7 @@ from cachetier_client.io.digests import block_lengths
 from cachetier_client.results import Receipt
 
 from cachetier.ingest.ingest import NodeIngest
+from cachetier.ingest.write_back import WriteBack
 from cachetier.local.catalog import connection, saves, shards
 from cachetier.local.files.data_files import Files
 from cachetier.local.recovery import lock_directory, open_store
@@ -58,11 +59,18 @@ class Node:
         policy: Policy = DRAIN_ALL,
         keeps: Callable[[], bool] = lambda: True,
         store_clock: StoreClock | None = None,
+        memory_bytes: int = 0,
     ) -> None:
         self._lock = lock_directory(cache_dir)
         try:
             self.recovered = open_store(
-                cache_dir, capacity_bytes, clock, files=files, vfs=vfs, policy=policy
+                cache_dir,
+                capacity_bytes,
+                clock,
+                files=files,
+                vfs=vfs,
+                policy=policy,
+                memory_bytes=memory_bytes,
             )
         except BaseException:
             os.close(self._lock)
@@ -87,6 +95,8 @@ class Node:
         reject, make_room = WhenFull.REJECT, self._make_room
         knows = self.restore.knowledge
         self.ingest = NodeIngest(store, when_full=reject, make_room=make_room, knowledge=knows)
+        damaged = self.restore.report_damage
+        self.write_back = WriteBack(store, self.changes, make_room=make_room, on_damage=damaged)
         self.objects = ObjectNode(
             store, mounted, self.restore, self.changes, clock, write, make_room=self._make_room
         )
@@ -116,12 +126,12 @@ class Node:
         self.store.reserve.close()
         os.close(self._lock)
 
-    def put(self, ids: SaveIds, name: str, data: bytes) -> Receipt:
+    def put(self, ids: SaveIds, name: str, data: bytes, *, memory: bool = False) -> Receipt:
         """Put a shard the way its size asks for: inside the catalog, or through a file."""
         content = content_of(data)
         if len(data) <= INLINE_BYTES:
             return self.ingest.begin_inline(ids, name, data, content.digest, 0.0)()
-        staged = self.ingest.begin(ids, name, len(data), 0.0)
+        staged = self.ingest.begin(ids, name, len(data), 0.0, memory=memory)
         assert isinstance(staged, Staged)
         try:
             write(staged, data)

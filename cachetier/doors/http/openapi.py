@@ -86,7 +86,7 @@ def _put() -> dict[str, Any]:
             _parameter("overwrite", "query", "boolean"),
             {
                 **_parameter("ack", "query", "string"),
-                "schema": {"type": "string", "enum": ["local", "replicated", "durable"]},
+                "schema": {"type": "string", "enum": ["memory", "local", "replicated", "durable"]},
             },
             _parameter("timeout_seconds", "query", "number"),
             _parameter("client_id", "query", "string"),

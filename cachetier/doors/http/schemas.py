@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from cachetier_client.identity.names import COUNT_LIMIT
 from pydantic import BaseModel, ConfigDict, Field
 
-LevelName = Literal["local", "replicated", "durable"]
+LevelName = Literal["memory", "local", "replicated", "durable"]
 Count = Annotated[int, Field(ge=0, lt=COUNT_LIMIT, strict=True)]
 Seconds = Annotated[float, Field(ge=0, le=7 * 86_400)]
 

@@ -255,7 +255,8 @@ def _put_of(target: RequestTarget, query: Query, headers: Headers) -> HttpPut:
     )
     size_bytes = size_of(headers.get("content-length"))
     digest = digest_of(headers.get("cachetier-digest"))
-    shard = PutRequest(ids, name, size_bytes, ShardFacts.of_headers(headers))
+    memory = query.text("ack", "") == Level.MEMORY
+    shard = PutRequest(ids, name, size_bytes, ShardFacts.of_headers(headers), memory)
     return HttpPut(shard, digest, query.seconds())
 
 

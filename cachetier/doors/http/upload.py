@@ -52,9 +52,8 @@ async def put_large(
     """Put a shard into a data file, or straight to the remote when the cache is full."""
     shard = put.shard
     what = shard.ids, shard.name
-    stage = await pools.owned(
-        ingest.abort, ingest.begin, *what, shard.size_bytes, put.timeout_seconds
-    )
+    begin = partial(ingest.begin, memory=shard.memory)
+    stage = await pools.owned(ingest.abort, begin, *what, shard.size_bytes, put.timeout_seconds)
     sink = (
         FileSink(stage, ingest.extend, pools, put.timeout_seconds, partial(_check_no_more, put))
         if isinstance(stage, Staged)

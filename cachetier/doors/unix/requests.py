@@ -61,7 +61,9 @@ def ids_of(header: Header) -> SaveIds:
 def put_of(header: Header) -> PutRequest:
     """Return which shard is put, and what is known of it before its bytes."""
     size_bytes = optional_count_of(header, "size_bytes")
-    return PutRequest(ids_of(header), name_of(header), size_bytes, ShardFacts.of_fields(header))
+    memory = header.get("ack") == Level.MEMORY
+    ids, facts = ids_of(header), ShardFacts.of_fields(header)
+    return PutRequest(ids, name_of(header), size_bytes, facts, memory)
 
 
 def step_of(header: Header) -> tuple[str, int]:

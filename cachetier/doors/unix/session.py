@@ -269,7 +269,8 @@ class Session:
         self._node.incidents.used(self._client_id, shard.ids.run)
         if len(self._staged) >= STAGED_LIMIT:
             raise InvalidRequestError(f"{STAGED_LIMIT} puts are staged on this connection already")
-        begin = partial(self._node.ingest.begin, shard.ids, shard.name, shard.size_bytes)
+        what = shard.ids, shard.name, shard.size_bytes
+        begin = partial(self._node.ingest.begin, *what, memory=shard.memory)
         stage = self._in_share(timeout_seconds, begin)
         staging, self._next_staging = self._next_staging, self._next_staging + 1
         self._staged[staging] = _StagedPut(shard, stage)

@@ -260,7 +260,7 @@ def local_bytes(sql: apsw.Connection) -> int:
     """Return the bytes that lie here, by the indexes: a walk over every shard takes too long."""
     in_states = " + ".join(
         f"(SELECT coalesce(sum(size_bytes), 0) FROM shards WHERE {condition})"
-        for condition in (ShardState.DIRTY.sql(), ShardState.QUARANTINED.sql(), _CLEAN)
+        for condition in (ShardState.DIRTY.sql(), f"{IS_QUARANTINED} AND here", _CLEAN)
     )
     return int(sql.execute(f"SELECT {in_states}").get)
 

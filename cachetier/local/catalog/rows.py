@@ -139,6 +139,7 @@ class Summary:
     dirty_bytes: int
     quarantined_shards: int
     evicted_shards: int
+    memory_shards: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from cachetier.model.checkpoint import Save
 from cachetier.model.lifecycle import AWAITED_COPIES, SOUND_SHARDS, ShardEvent, ShardState, after
 from cachetier.model.names import DURABLE
 from cachetier.model.packs import PACKED_UP_TO_BYTES
-from cachetier.model.shard import Shard
+from cachetier.model.shard import MEMORY, Shard
 
 # A condition on rows of ``shards``.
 NOT_VERIFIED_AT = (
@@ -84,7 +84,8 @@ def summary_of(sql: apsw.Connection, number: int) -> Summary:
     query = (
         f"SELECT count(*), coalesce(sum(size_bytes), 0), coalesce(sum({IS_DIRTY}), 0), "
         f"coalesce(sum(iif({IS_DIRTY}, size_bytes, 0)), 0), "
-        f"coalesce(sum({IS_QUARANTINED}), 0), coalesce(sum({IS_EVICTED}), 0) "
+        f"coalesce(sum({IS_QUARANTINED}), 0), coalesce(sum({IS_EVICTED}), 0), "
+        f"coalesce(sum(coalesce(file_id, '') >= '{MEMORY}'), 0) "
         "FROM shards WHERE save = ?"
     )
     row = sql.execute(query, (number,)).fetchone()
@@ -268,9 +269,14 @@ def evict(sql: apsw.Connection, version: int) -> Shard:
 
 
 def record_damage(
-    sql: apsw.Connection, version: int, incident: IncidentRecord | None, now: float
+    sql: apsw.Connection,
+    version: int,
+    incident: IncidentRecord | None,
+    now: float,
+    *,
+    gone: bool = False,
 ) -> Shard:
-    """Record that a shard's local bytes are damaged; return it as it was.
+    """Record that a shard's local bytes are damaged, or ``gone``; return it as it was.
 
     A clean one is evicted, as a remote has it; ``incident`` is recorded if it becomes quarantined.
 
@@ -279,11 +285,11 @@ def record_damage(
     """
     shard = require(sql, version)
     state = after(shard.state, ShardEvent.LOCAL_DAMAGE)
-    if state is ShardState.EVICTED:
+    if gone or state is ShardState.EVICTED:
         _place(sql, version, None, ShardEvent.LOCAL_DAMAGE)
-        return shard
-    move(sql, version, ShardEvent.LOCAL_DAMAGE)
-    if incident is not None and state is not shard.state:
+    else:
+        move(sql, version, ShardEvent.LOCAL_DAMAGE)
+    if incident is not None and state not in (shard.state, ShardState.EVICTED):
         notes.insert_incident(sql, incident, now)
     return shard
 
@@ -295,6 +301,19 @@ def attach(sql: apsw.Connection, version: int, file_id: str) -> Shard:
     """
     shard = require(sql, version)
     _place(sql, version, file_id, *_restored(sql, version))
+    return shard
+
+
+def write_back(sql: apsw.Connection, version: int, file_id: str) -> Shard:
+    """Record that the bytes of a shard in memory are in a file on the disk; return it as it was.
+
+    Raises:
+        NotFoundError: It was replaced or deleted, or its bytes went meanwhile.
+    """
+    shard = require(sql, version)
+    if not shard.in_memory:
+        raise NotFoundError(f"shard version {version} is not in memory any more")
+    sql.execute("UPDATE shards SET file_id = ? WHERE version = ?", (file_id, version))
     return shard
 
 

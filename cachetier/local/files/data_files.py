@@ -14,6 +14,7 @@ import fcntl
 import os
 import re
 import secrets
+import shutil
 import signal
 import threading
 import time
@@ -25,6 +26,7 @@ from typing import Protocol
 from cachetier import libc
 from cachetier.errors import ConfigError, FencedError, OpenForWritingError
 from cachetier.local.files.permissions import unfollowed
+from cachetier.model.shard import MEMORY, in_memory
 
 FILE_ID = re.compile(r"[0-9a-f]{32}", re.ASCII)
 IDENTITY_ATTRIBUTE = "user.cachetier.shard"
@@ -34,19 +36,22 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 MARKS_BYTES = 64 << 10  # left free by every file, as its identity takes a block at commit
 WRITER_PATIENCE_TRIES = 10
 WRITER_PATIENCE_SECONDS = 0.005
-# New files go to these few: to make and to sync hundreds took most of a first start.
-_FOLDERS = tuple(f"{number:02x}" for number in range(16))
+MEMORY_NAME = "memory"  # of the file in `cache_dir` that names the folder in memory
+_DISK = "0"  # New files go to 16 folders: to make and to sync hundreds took most of a first start.
 _FOLDER = re.compile(r"[0-9a-f]{2}", re.ASCII)
 
 
 class Files(Protocol):
     """What the store needs of a disk; ``testing`` has one that fails and one that forgets."""
 
-    def create(self, size_bytes: int) -> tuple[str, int]:
-        """Create a preallocated data file; return its id and a descriptor open for writing.
+    def create(self, size_bytes: int, *, memory: bool = False) -> tuple[str, int]:
+        """Create a preallocated data file, on the disk or in memory.
+
+        Returns:
+            Its id, and a descriptor open for writing.
 
         Raises:
-            OSError: ENOSPC or EDQUOT when the disk is full; nothing is left behind.
+            OSError: ENOSPC or EDQUOT when there is no room; nothing is left behind.
         """
 
     def open(self, file_id: str) -> int:
@@ -103,10 +108,11 @@ def bytes_on_disk(found: os.stat_result) -> int:
 
 
 class DiskFiles:
-    """``Files`` under ``<cache_dir>/data``."""
+    """``Files`` under ``<cache_dir>/data``, and in the folder in memory that belongs to it."""
 
     def __init__(self, cache_dir: Path) -> None:
         self._data = cache_dir / "data"
+        self._memory = memory_folder(cache_dir)
         self._lost = cache_dir / "lost+found"
         self._probing = threading.Lock()
 
@@ -114,17 +120,20 @@ class DiskFiles:
         """Create the directories and sync their names."""
         self._lost.mkdir(mode=0o700, exist_ok=True)
         self._data.mkdir(mode=0o700, exist_ok=True)
-        for name in sorted(set(_FOLDERS).difference(os.listdir(self._data))):
-            (self._data / name).mkdir(mode=0o700)
+        for root, digit in self._roots():
+            folders = {f"{digit}{number:x}" for number in range(16)}
+            for name in sorted(folders.difference(os.listdir(root))):
+                (root / name).mkdir(mode=0o700)
         sync_directory(self._data)
         sync_directory(self._data.parent)
 
-    def create(self, size_bytes: int) -> tuple[str, int]:
-        file_id = "0" + secrets.token_hex(16)[1:]  # for one of the folders
-        descriptor = unfollowed(self._path(file_id), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    def create(self, size_bytes: int, *, memory: bool = False) -> tuple[str, int]:
+        file_id = (MEMORY if memory else _DISK) + secrets.token_hex(16)[1:]  # for one of 16 folders
+        path = self._path(file_id)
+        descriptor = unfollowed(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         try:
             _allocate(descriptor, size_bytes)
-            if _free_bytes(self._data) == 0:
+            if _free_bytes(path.parent) == 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except BaseException:
             os.close(descriptor)
@@ -202,17 +211,18 @@ class DiskFiles:
         self._path(file_id).unlink(missing_ok=True)
 
     def set_aside(self, file_id: str) -> None:
-        os.replace(self._path(file_id), self._lost / file_id)
+        shutil.move(self._path(file_id), self._lost / file_id)  # out of memory it is copied
 
     def identity(self, file_id: str) -> bytes | None:
         return identity_of(self._path(file_id))
 
     def all(self) -> Iterator[tuple[str, int]]:
-        for name in sorted(filter(_FOLDER.fullmatch, os.listdir(self._data))):
-            with os.scandir(os.path.join(self._data, name)) as entries:
-                for entry in entries:
-                    if FILE_ID.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                        yield entry.name, entry.stat(follow_symlinks=False).st_size
+        for root, _ in self._roots():
+            for name in sorted(filter(_FOLDER.fullmatch, os.listdir(root))):
+                with os.scandir(os.path.join(root, name)) as entries:
+                    for entry in entries:
+                        if FILE_ID.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                            yield entry.name, entry.stat(follow_symlinks=False).st_size
 
     def free_bytes(self) -> int:
         inodes = inodes_of(self._data)
@@ -221,7 +231,24 @@ class DiskFiles:
     def _path(self, file_id: str) -> Path:
         if not FILE_ID.fullmatch(file_id):
             raise ValueError(f"{file_id!r} is not a data file's id")
-        return self._data / file_id[:2] / file_id
+        root = self._memory if self._memory and in_memory(file_id) else self._data
+        return root / file_id[:2] / file_id
+
+    def _roots(self) -> list[tuple[Path, str]]:
+        """Return each folder that there is, with the first digit of its files' ids."""
+        found = [(self._data, _DISK)]
+        if self._memory is not None and self._memory.is_dir():  # a reboot takes it
+            found.append((self._memory, MEMORY))
+        return found
+
+
+def memory_folder(cache_dir: Path) -> Path | None:
+    """Return the folder in memory that belongs to ``cache_dir``; None if it never had one."""
+    try:
+        with open(cache_dir / MEMORY_NAME, opener=unfollowed) as file:
+            return Path(file.read().strip())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def identity_of(path: Path) -> bytes | None:

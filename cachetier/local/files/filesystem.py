@@ -103,13 +103,18 @@ def refuse_unsafe(path: Path, mount: MountedDisk, *, allow_volatile: bool) -> No
     raise ConfigError(f"cache_dir {path} is on {mount.kind}, which {reason}", hint=hint)
 
 
+def mount_under(path: Path) -> MountedDisk:
+    """Return the mount of a path of this machine, which need not exist yet."""
+    mountinfo = Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+    return mount_of(Path(os.path.realpath(path)), mountinfo)
+
+
 def checked_mount(cache_dir: Path, *, allow_volatile: bool) -> MountedDisk:
     """Return the mount of ``cache_dir``, which need not exist yet, or refuse it.
 
     Raises:
         ConfigError: The promise of a commit cannot be kept there.
     """
-    path = Path(os.path.realpath(cache_dir))
-    mount = mount_of(path, Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
-    refuse_unsafe(path, mount, allow_volatile=allow_volatile)
+    mount = mount_under(cache_dir)
+    refuse_unsafe(Path(os.path.realpath(cache_dir)), mount, allow_volatile=allow_volatile)
     return mount

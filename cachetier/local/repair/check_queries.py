@@ -10,7 +10,7 @@ from cachetier_client.bucket_format.stored import FACT_NAMES, ShardFacts, Stored
 
 from cachetier.errors import CatalogDamagedError
 from cachetier.local.catalog import figures, rows, shards
-from cachetier.local.catalog.rows import IS_CLEAN
+from cachetier.local.catalog.rows import IS_CLEAN, IS_DIRTY
 from cachetier.model.lifecycle import UNSENT_SHARDS, ShardState
 from cachetier.model.names import DURABLE
 from cachetier.model.shard import Shard
@@ -179,7 +179,7 @@ def accounts(sql: apsw.Connection) -> tuple[int, int]:
     """Return the local bytes by the indexes, as they are accounted, and by a walk over the rows."""
     walked = sql.execute(
         "SELECT coalesce(sum(size_bytes), 0) FROM shards NOT INDEXED "
-        f"WHERE {UNSENT_SHARDS.sql()} OR ({IS_CLEAN} AND here)"
+        f"WHERE {IS_DIRTY} OR (here AND ({UNSENT_SHARDS.sql()} OR {IS_CLEAN}))"
     ).get
     return figures.local_bytes(sql), int(walked)
 

@@ -50,7 +50,7 @@ from cachetier_client.transport.retrying import unavailable
 from cachetier_client.transport.wire import Header
 from cachetier_client.units import counted, shown_size
 
-ACK_LEVELS = ("local", "replicated", "durable")
+ACK_LEVELS = ("memory", "local", "replicated", "durable")
 _SHORTEST_EXCHANGE_SECONDS = 1.0
 _STEPS_NAMED = 5
 
@@ -147,13 +147,14 @@ class ServiceCalls:
         """Store one shard."""
         self._has_written = True
         deadline = self.deadline(timeout_seconds)
+        memory = ack == "memory"
         if is_source(data):
-            request = PutRequest(part, name, None, ShardFacts.of_put(element_size))
+            request = PutRequest(part, name, None, ShardFacts.of_put(element_size), memory)
             return self._put_source(request, data, ack, timeout_seconds)
         shard = gathered(data)
         if element_size is None:
             element_size = element_size_of(data) or None
-        request = PutRequest(part, name, len(shard), ShardFacts.of_put(element_size))
+        request = PutRequest(part, name, len(shard), ShardFacts.of_put(element_size), memory)
         reply = self.transport.put(request, shard, deadline)
         self._unsealed.put(part)
         return self._acknowledged(reply, ack, deadline)

@@ -28,7 +28,7 @@ from cachetier_client.identity.ranks import place_of
 from cachetier_client.results import Level, StepInfo, UnflushedStep
 from cachetier_client.torch.rounds import AgreementError, GroupStore, RankGroup, Round
 
-RestorableLevel = Literal["any", "local", "replicated", "durable"]
+RestorableLevel = Literal["any", "memory", "local", "replicated", "durable"]
 AGREE_SECONDS = 60.0
 WAIT_SECONDS = 600.0
 _LOOK_SECONDS = 2.0  # how long a rank waits at its service before it looks after the others

@@ -23,7 +23,7 @@ Reply = dict[str, Any]
 class PutRequest:
     """A shard about to be put, before its bytes: its ids, its name, its size and its facts.
 
-    ``size_bytes`` is None if it is not known yet.
+    ``size_bytes`` is None if it is not known yet; ``memory``: memory is safe enough for it.
 
     Raises:
         InvalidNameError: The name is outside the grammar.
@@ -34,6 +34,7 @@ class PutRequest:
     name: str
     size_bytes: int | None
     facts: ShardFacts = NO_FACTS
+    memory: bool = False
 
     def __post_init__(self) -> None:
         checked_name(self.name)
@@ -50,6 +51,7 @@ class PutRequest:
             "name": self.name,
             "size_bytes": self.size_bytes,
             **self.facts.fields(),
+            **({"ack": "memory"} if self.memory else {}),
         }
 
 

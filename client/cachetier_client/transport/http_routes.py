@@ -97,7 +97,7 @@ def shard_target(run: str, step: int, name: str) -> str:
 def put_target(request: PutRequest, client_id: str, timeout_seconds: float) -> str:
     """Return the path and query that store a shard."""
     fields = {**request.fields(), "client_id": client_id, _TIMEOUT: timeout_seconds}
-    query = ("rank", "world_size", "save_id", "overwrite", _TIMEOUT, "client_id")
+    query = ("rank", "world_size", "save_id", "overwrite", "ack", _TIMEOUT, "client_id")
     target = shard_target(request.ids.run, request.ids.step, request.name)
     return _with_query(target, fields, *query)
 

@@ -97,7 +97,7 @@ WHEN_FULL = [f"when_full={word}" for word in ("wait", "write_through", "reject")
         (["get", "llama-7b", "100", "--name", "o"], ["optim/0"]),
         (["wait", "llama-7b", "100", "--name", ""], ["model/0", "optim/0"]),
         (["wait", "llama-7b", "some", "--name", ""], []),
-        (["wait", "llama-7b", "100", "--level", ""], ["local", "replicated", "durable"]),
+        (["wait", "llama-7b", "100", "--level", ""], ["memory", "local", "replicated", "durable"]),
         (["wait", "llama-7b", "100", "--level=re"], ["--level=replicated"]),
         (["put", "--level", "d"], ["durable"]),
         (["put", "--element-size", ""], ["2", "4", "8"]),

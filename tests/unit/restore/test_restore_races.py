@@ -32,7 +32,7 @@ def test_a_disk_without_room_is_told_as_such(node: Node, monkeypatch: pytest.Mon
     publish(node)
     evict(node)
 
-    def full(_size_bytes: int) -> tuple[str, int]:
+    def full(_size_bytes: int, **_options: bool) -> tuple[str, int]:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(node.store.files, "create", full)
