@@ -184,7 +184,9 @@ class Carriers:
             kills = self._kills.get(job.name)
             if kills == KILLS_LIMIT:
                 what = f"{job.key}: the processes that were to carry the bytes from {job.name[2]}"
-                raise IntegrityError(f"{what} died of it, {KILLS_LIMIT} times", key=job.key)
+                raise IntegrityError(
+                    f"{what} died of it, {KILLS_LIMIT} times", key=job.key, kills=kills
+                )
             with nullcontext() if kills is None else self._alone:
                 done = self._attempt(job, descriptor, came, suspected=kills is not None)
             if done is not None:

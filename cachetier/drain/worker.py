@@ -28,7 +28,7 @@ from cachetier.drain.publish.publisher import (
     Publisher,
 )
 from cachetier.drain.publish.store_claim import StoreClaimer
-from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind
+from cachetier.drain.schedule.tasks import CONFLICT, DEADLY, Task, TaskKind
 from cachetier.drain.serve.service import DrainService
 from cachetier.drain.upload.journal import ReportedJournal
 from cachetier.drain.upload.packs import PackSender
@@ -312,7 +312,7 @@ def _described(error: Exception) -> tuple[str, str]:
         case ConflictError():
             return CONFLICT, str(error)
         case IntegrityError():
-            return CONFLICT, error.message
+            return DEADLY if "kills" in error.context else CONFLICT, error.message
         case LostShardsError():
             return "lost", str(error)
         case CachetierError():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import Executor, Future, wait
+from contextlib import suppress
 from contextvars import copy_context
+from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 AT_ONCE = 128  # of S3's connections fill a link of 100 Gbit/s
@@ -36,12 +38,17 @@ class FairSlots:
         """
         running: set[Future[Result]] = set()
         ended: list[Future[Result]] = []
+        just_ended: SimpleQueue[Future[Result]] = SimpleQueue()
 
         def goes_on(room_for: Callable[[int], bool]) -> bool:
             """Wait until there is room for so many; return whether all have been well."""
-            nonlocal running
             while not room_for(len(running)):
-                now, running = wait(running, LOOK_SECONDS, FIRST_COMPLETED)
+                now: list[Future[Result]] = []
+                with suppress(Empty):
+                    now.append(just_ended.get(timeout=LOOK_SECONDS))
+                    while True:
+                        now.append(just_ended.get_nowait())
+                running.difference_update(now)
                 ended.extend(now)
                 if any(future.exception() is not None for future in now):
                     return False
@@ -50,7 +57,9 @@ class FairSlots:
         self._add(1)
         try:
             for item in items:
-                running.add(threads.submit(copy_context().run, work, item))
+                begun = threads.submit(copy_context().run, work, item)
+                running.add(begun)
+                begun.add_done_callback(just_ended.put)
                 if not goes_on(self._has_room_beside):
                     break
             else:

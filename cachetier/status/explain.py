@@ -17,6 +17,7 @@ from cachetier_client.calls.unflushed import advice, described
 from cachetier_client.results import UnflushedStep
 from cachetier_client.units import counted, shown_size, shown_span
 
+from cachetier.drain.schedule.tasks import NEXT_MOVES
 from cachetier.status.words import are, ranks, remote_trouble, unchecked
 
 Status = Mapping[str, Any]
@@ -48,12 +49,9 @@ def explain(step: StepInfo, status: Status, now: float) -> Explanation:
     else:
         waits_for, found, next_move = _draining(step, status, now)
     sentences = [_summary(step, now), *found, *_failures(step, status, now)]
-    conflict = _error_of(step, status).get("code") == "conflict"
-    if conflict and waits_for not in ("", "ranks"):
-        waits_for = "person"
-        next_move = (
-            "Move the foreign object away, unless a manifest names it: then save the step again."
-        )
+    settled = NEXT_MOVES.get(_error_of(step, status).get("code", ""))
+    if settled is not None and waits_for not in ("", "ranks"):
+        waits_for, next_move = "person", settled
     next_move = next_move.replace("{flush}", _flush(step))
     return Explanation(step.run, step.step, step.state, waits_for, tuple(sentences), next_move)
 
@@ -203,7 +201,7 @@ def _failures(step: StepInfo, status: Status, now: float) -> Iterator[str]:
     error = _error_of(step, status)
     if error and step.state != "published":
         what = f"shard {error['name']}" if error["name"] else "it"
-        again = "" if error["code"] == "conflict" else " It is tried again by itself."
+        again = "" if error["code"] in NEXT_MOVES else " It is tried again by itself."
         when = _ago(now, error["at"])
         why = f"({error['code']}): {error['message']}"
         yield f"The last attempt at {what} failed {when} {why}.{again}"

@@ -66,7 +66,15 @@ def test_parts_keep_to_the_limits_of_s3_and_end_at_whole_blocks(size_bytes: int)
 
 @pytest.mark.parametrize(
     ("bytes_per_second", "scarce", "mebibytes"),
-    [(None, False, 16), (100e6, False, 16), (0.5e6, False, 8), (0.5e6, True, 32), (None, True, 32)],
+    [
+        (None, False, 16),
+        (9e6, False, 16),
+        (20e6, False, 32),
+        (40e6, False, 64),
+        (0.5e6, False, 8),
+        (0.5e6, True, 32),
+        (None, True, 32),
+    ],
 )
 def test_parts_are_small_on_a_slow_link_and_large_where_requests_are_scarce(
     bytes_per_second: float | None, scarce: bool, mebibytes: int

@@ -21,7 +21,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 
 from cachetier.carriers import pool
 from cachetier.carriers.checked_file import DamagedError
-from cachetier.carriers.pool import Carriers
+from cachetier.carriers.pool import SMALL_BYTES, Carriers
 from cachetier.carriers.stored_blocks import BlockSink, StoredBlocks
 from cachetier.codec.codecs import CODECS
 from cachetier.drain.upload.buffers import Buffers
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Gate(Troubles):
-    """Holds parts and ranges back until it is opened; ``held`` counts them."""
+    """Holds large parts and ranges back until it is opened; ``held`` counts them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,8 @@ class Gate(Troubles):
             self._changed.notify_all()
 
     def strike(self, request: WireHead) -> Trouble | None:
-        if request.method in ("PUT", "GET"):
+        sent_bytes = int(request.fields.get("content-length", 0))
+        if sent_bytes >= SMALL_BYTES or "range" in request.fields:
             with self._changed:
                 self.held += 1
                 self._changed.notify_all()
@@ -331,6 +332,35 @@ def wait_until(happens: Callable[[], bool]) -> None:
     while not happens():
         assert time.monotonic() < give_up_at
         time.sleep(0.02)
+
+
+class JudgingStore(WrappedObjectStore):
+    """Counts as one that judges digests: else bodies are in memory, and no carrier sends them."""
+
+    keeps_digests = True
+
+
+def test_a_shard_whose_part_kills_two_carriers_waits_for_a_person(
+    tmp_path: Path, moto_s3: S3Endpoint
+) -> None:
+    ids = SaveIds("deadly", 1, "save-1")
+    with scene_at(tmp_path, moto_s3, "deadly") as scene:
+        node = Node(tmp_path / "cache", JudgingStore(scene.store))
+        node.put(ids, "large", patterned(PART_BYTES))
+        node.seal(ids)
+        scene.gate.is_open = False
+        with node.draining():
+            scene.kill(1)
+            scene.kill(2)
+            node.wait_until(lambda: bool(node.told()), PATIENCE_SECONDS)
+            scene.gate.open()
+        error, (told,) = node.state()["last_error"], node.told()
+        node.close()
+
+    assert (error["code"], error["name"]) == ("deadly", "large")
+    assert "died of it, 2 times" in told.message
+    assert (told.run, told.step, told.name) == ("deadly", 1, "large")
+    assert "restart the service" in told.hint
 
 
 # --- planted bugs ---------------------------------------------------------------------------------

@@ -57,8 +57,8 @@ class Sensors:
         used, waited = self._own_cpu()
         return PressureSample(
             at=at,
-            cpu_stalled=stalled_seconds(_start_of(self._pressure / "cpu")),
-            io_stalled=stalled_seconds(_start_of(self._pressure / "io")),
+            cpu_stalled=stalled_seconds(_start_of(f"{self._pressure}/cpu")),
+            io_stalled=stalled_seconds(_start_of(f"{self._pressure}/io")),
             own_cpu_waited=waited,
             own_cpu_used=used,
             own_io=own_io + self._carriers_read_seconds(),
@@ -68,7 +68,7 @@ class Sensors:
         """Sum over our threads; those that ended keep counting, or the sum would go back."""
         now: dict[str, tuple[float, float]] = {}
         for thread in self._threads():
-            found = scheduled_seconds(_start_of(self._proc / thread / "schedstat"))
+            found = scheduled_seconds(_start_of(f"{self._proc}/{thread}/schedstat"))
             if found is not None:
                 now[thread] = found
         ended = [clocks for thread, clocks in self._seen.items() if thread not in now]
@@ -81,7 +81,7 @@ class Sensors:
         for process in ("self", *self._carriers()):
             with suppress(OSError):
                 tasks = f"{process}/task"
-                found += [f"{tasks}/{thread}" for thread in os.listdir(self._proc / tasks)]
+                found += [f"{tasks}/{thread}" for thread in os.listdir(f"{self._proc}/{tasks}")]
         return found[:THREADS_LIMIT]
 
 
@@ -89,9 +89,9 @@ def _sum(clocks: list[tuple[float, float]]) -> tuple[float, float]:
     return sum(ran for ran, _ in clocks), sum(waited for _, waited in clocks)
 
 
-def _start_of(path: Path) -> bytes:
+def _start_of(path: str) -> bytes:
     try:
-        with path.open("rb", buffering=0) as file:
+        with open(path, "rb", buffering=0) as file:
             return file.read(READ_BYTES) or b""
     except OSError:
         return b""

@@ -43,7 +43,15 @@ class TaskKind(StrEnum):
 
 Key = tuple[int, TaskKind, str]
 
-CONFLICT = "conflict"  # the code of a failure that only a person can settle
+# The codes of failures that only a person can settle, and what that person does.
+CONFLICT = "conflict"
+DEADLY = "deadly"
+NEXT_MOVES = {
+    CONFLICT: "Move the foreign object away or delete it, unless a manifest names it: then save "
+    "the step again. Draining goes on by itself.",
+    DEADLY: "Look in the kernel's log (`dmesg`) for what ended the processes, such as a lack of "
+    "memory, and restart the service: it tries again. With `carriers = 0` it needs none.",
+}
 
 
 @dataclass(frozen=True, slots=True)

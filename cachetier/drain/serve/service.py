@@ -36,7 +36,14 @@ from cachetier.drain.pace.remote_health import Health
 from cachetier.drain.priority.policy import Training
 from cachetier.drain.schedule import scheduler
 from cachetier.drain.schedule.scheduler import SaveView
-from cachetier.drain.schedule.tasks import CONFLICT, Task, TaskKind, Work, object_task, task_of
+from cachetier.drain.schedule.tasks import (
+    NEXT_MOVES,
+    Task,
+    TaskKind,
+    Work,
+    object_task,
+    task_of,
+)
 from cachetier.drain.serve.snapshot import mounts_to_show, unfinished
 from cachetier.drain.upload.compression_model import CompressionVerdict
 from cachetier.drain.upload.stopwatch import Phases
@@ -261,9 +268,9 @@ class DrainService:
         self._stats.count_failure(work, code, message)
         attempt = self._count_attempt(work)
         self._stats.tell_failure(work, code, message, seconds, attempt)
-        if code == CONFLICT:
+        if code in NEXT_MOVES:
             self._queue.put_off(work.key, CONFLICT_SECONDS)
-            self._report_conflict(work, message)
+            self._report_conflict(work, message, NEXT_MOVES[code])
         else:
             self._queue.back_off(work.key, attempt)
 
@@ -279,17 +286,13 @@ class DrainService:
         except (FencedError, BackpressureError):
             return None
 
-    def _report_conflict(self, work: Work, message: str) -> None:
+    def _report_conflict(self, work: Work, message: str, next_move: str) -> None:
         number = work.shard.version if work.shard is not None else -work.save.number
         if self._stats.conflict(number, message) and self._remote_state.decides:
             name = work.shard.name if work.shard is not None else None
             where = {"name": name, "remote": self._remote}
             tell(log, events.SHARD_CONFLICT, **of(work.save), reason=message, **where)
-            hint = (
-                "Move the foreign object away or delete it, unless a manifest names it: then save "
-                "the step again. Draining goes on by itself."
-            )
-            self._add_incident(work.shard or work.save, message, hint)
+            self._add_incident(work.shard or work.save, message, next_move)
 
     # --- shards ----------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from cachetier_client.bucket_format.stored import (
     limit_bytes,
 )
 from cachetier_client.bucket_format.uploads import (
+    LARGE_PART_BYTES,
     PART_BYTES,
     SINGLE_PUT_BYTES,
     UploadedPart,
@@ -397,6 +398,8 @@ class Upload:
     def begin(self, *, plain: bool = False) -> None:
         """Begin an upload in parts; a ``plain`` one has no frames and copies nothing."""
         target, usual_bytes = self._target, self._context.usual_part_bytes()
+        if not self._store.keeps_digests:  # each part is checked in memory before it is sent
+            usual_bytes = min(usual_bytes, LARGE_PART_BYTES)
         how = (None, None) if plain else self._way(self._donor, usual_bytes)
         self._encoding, self._donor, self._done = *how, []
         codec, element_size = Codec.RAW, 0

@@ -21,9 +21,9 @@ from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, to_hex
 PART_LIMIT = 10_000
 MINIMUM_PART_BYTES = 5 << 20  # S3's, for all but the last
 PART_BYTES = 16 << 20
-SMALL_PART_BYTES, LARGE_PART_BYTES = 8 << 20, 32 << 20
-SLOW_BYTES_PER_SECOND = 16 << 20
-SMALL_BACKLOG_BYTES = 1 << 30  # in usual parts it would not fill the connections of a drain
+SMALL_PART_BYTES, LARGE_PART_BYTES, LARGEST_PART_BYTES = 8 << 20, 32 << 20, 64 << 20
+PART_SECONDS = 2.0  # for so long at most a part is under way, unless it is a small one
+CONNECTIONS = 128  # of a drain, which all that waits should fill
 SINGLE_PUT_BYTES = 16 << 20
 
 # Metadata of every object: who wrote it, so that no version is overwritten blindly.
@@ -128,14 +128,15 @@ def usual_upload_part_bytes(
 
     Args:
         bytes_per_second: What one part gets while it is sent; None when nothing is known yet. On a
-            slow link parts are small: what has to be sent again is then soon sent.
+            slow link parts are small: what has to be sent again is then soon sent. On a fast one
+            they are large, as each costs some 3 ms of a processor.
         requests_are_scarce: The store throttles: larger parts need fewer requests.
         backlog_bytes: All that waits. Parts of little are small, so that it takes many connections.
     """
-    if requests_are_scarce:
-        return LARGE_PART_BYTES
-    slow = bytes_per_second is not None and bytes_per_second < SLOW_BYTES_PER_SECOND
-    return SMALL_PART_BYTES if slow or backlog_bytes <= SMALL_BACKLOG_BYTES else PART_BYTES
+    wanted = PART_BYTES if bytes_per_second is None else int(PART_SECONDS * bytes_per_second) | 1
+    shared = int(min(backlog_bytes / CONNECTIONS, LARGEST_PART_BYTES))
+    suits = 1 << min(wanted.bit_length() - 1, max(0, shared - 1).bit_length())
+    return max(suits, LARGE_PART_BYTES if requests_are_scarce else SMALL_PART_BYTES)
 
 
 def packed_upload_part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES) -> int:
@@ -145,6 +146,7 @@ def packed_upload_part_bytes_for(size_bytes: int, usual_bytes: int = PART_BYTES)
     the 5 MiB that S3 wants.
     """
     least = -(-stored.limit_bytes(size_bytes) // PART_LIMIT) + FRAME_LIMIT_BYTES
+    usual_bytes = min(usual_bytes, LARGE_PART_BYTES)  # it stays in memory until it is there
     return max(usual_bytes, MINIMUM_PART_BYTES + FRAME_LIMIT_BYTES, blocks_of(least) * BLOCK_BYTES)
 
 

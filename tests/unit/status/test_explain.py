@@ -120,13 +120,17 @@ def test_a_failure_is_told_with_its_error_and_that_it_is_tried_again() -> None:
     assert "connection reset" not in text(explain(step_of("sealed"), other, NOW))
 
 
-def test_a_conflict_waits_for_a_person() -> None:
-    error = {"run": "train", "step": 7, "name": "weights-0", "at": NOW - 5, "code": "conflict"}
+@pytest.mark.parametrize(
+    ("code", "next_move"),
+    [("conflict", "Move the foreign object away"), ("deadly", "restart the service")],
+)
+def test_what_only_a_person_can_settle_waits_for_one(code: str, next_move: str) -> None:
+    error = {"run": "train", "step": 7, "name": "weights-0", "at": NOW - 5, "code": code}
     status = status_of(drain={"last_error": {**error, "message": "another object lies there"}})
     found = explain(step_of("sealed"), status, NOW)
     assert found.waits_for == "person"
     assert "by itself" not in text(found)
-    assert "Move the foreign object away" in found.next_move
+    assert next_move in found.next_move
 
 
 @pytest.mark.parametrize(
