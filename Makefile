@@ -30,11 +30,13 @@ help:  ## List the targets
 
 setup: $(STAMPS)/distributions $(STAMPS)/torch  ## Create .venv and install everything, pinned (quick when done)
 
-check: setup  ## Lint, format, types, import layers, dependencies
+check: setup  ## Lint, format, types, import layers, dependencies, spelling, plain words
 	@echo '==> ruff'; $(VENV)/bin/ruff check $(SOURCES) && $(VENV)/bin/ruff format --check $(SOURCES)
 	@echo '==> mypy'; $(VENV)/bin/mypy $(SOURCES)
 	@echo '==> import-linter'; $(VENV)/bin/lint-imports --no-cache
 	@echo '==> deptry'; $(VENV)/bin/deptry . && cd client && $(abspath $(VENV))/bin/deptry .
+	@echo '==> codespell'; $(VENV)/bin/codespell $(SOURCES) changes deploy docs Makefile mkdocs.yml *.md
+	@echo '==> plain words'; $(PY) -m tools.house.words
 
 test: setup prometheus chromium $(STAMPS)/frameworks  ## Run the whole test suite (TESTS=path, ARGS='-k word', WORKERS=n)
 	@$(PY) -m pytest -n $(WORKERS) $(ARGS) $(TESTS)
@@ -119,6 +121,9 @@ house: setup  ## Count lines, small modules and shared names, and what runs on a
 	@$(PY) -m tools.house.byte_path $(ARGS)
 	@$(PY) -m tools.house.limits
 	@$(PY) -m tools.house.costs
+
+messages: setup  ## List every text that the service and the client show to people, by kind (ARGS=hint: one kind)
+	@$(PY) -m tools.house.messages $(ARGS)
 
 golden: setup  ## Play 200 lives and a matrix of faults, and compare what they ask of bucket, disk and SQLite with what is kept (ARGS=--write keeps it)
 	@$(PY) -m tests.oracle.golden $(ARGS)

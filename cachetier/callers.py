@@ -1,4 +1,4 @@
-"""Whoever the work at hand is done for: a wait on their behalf ends when they hang up.
+"""The caller that the current work is done for: a wait on its behalf ends when it hangs up.
 
 A door says around each request by which connection it came, and for whom; it stays known in the
 threads that go on with the request. Work that nobody asked for has no caller, and waits as long as

@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def syncfs(descriptor: int) -> None:
-    """Sync everything on the filesystem of an open file or directory, whoever wrote it."""
+    """Sync everything on the filesystem of an open file or directory, written by any process."""
     _checked(_libc.syncfs(descriptor))
 
 

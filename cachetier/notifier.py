@@ -9,7 +9,7 @@ from cachetier_client.clock import Clock
 
 
 class Changes:
-    """One bell for the whole node; whoever waits looks again whenever it rings."""
+    """A notifier for the whole node; every waiter looks again when it is notified."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

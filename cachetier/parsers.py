@@ -1,4 +1,4 @@
-"""The small languages of settings; each function raises ValueError for what is none of it."""
+"""The small languages of settings; each function raises ValueError for any other text."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _SHORT = {"commonName": "CN", "organizationName": "O", "organizationalUnitName":
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What a certificate says of itself; ``expires_at`` in UTC seconds."""
+    """The fields of a certificate; ``expires_at`` in UTC seconds."""
 
     subject: str
     issuer: str

@@ -177,7 +177,7 @@ def main(only: str, of: str) -> None:
     kind = KINDS[of]
     names = sorted(path.stem for path in kind.lists.glob("*.txt"))
     if only and only not in names:
-        raise click.BadParameter(f"{only!r} is none of {', '.join(names)}")
+        raise click.BadParameter(f"{only!r} is not one of {', '.join(names)}")
     found = json.loads(kind.results.read_text(encoding="utf-8")) if kind.results.exists() else {}
     for name in [only] if only else names:
         click.echo(f"==> {name}")

@@ -28,7 +28,7 @@ from cachetier.errors import (
 
 
 class Access:
-    """Who may do what on this node. Thread-safe."""
+    """The access rules of this node. Thread-safe."""
 
     def __init__(
         self,

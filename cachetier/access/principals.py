@@ -96,7 +96,7 @@ class Caller:
 
     @property
     def known(self) -> dict[str, int | str]:
-        """What is known of the process or machine, by name."""
+        """The known properties of the process or machine, by name."""
         names = ("uid", "pid", "token", "address", "session")
         found = {name: getattr(self, name) for name in names}
         return {name: value for name, value in found.items() if value is not None}

@@ -42,7 +42,7 @@ class ShareFullError(BackpressureError):
 
 @dataclass(eq=False, slots=True)
 class _Share:
-    """What one principal has: ``seen`` in the catalog, committed ``since``, and for ``now``."""
+    """The usage of one principal: ``seen`` in the catalog, committed ``since``, and for ``now``."""
 
     principal: Principal
     seen: Mapping[str, int] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from enum import Enum, StrEnum
 
 
 class Role(StrEnum):
-    """What somebody may do; each role may do what those before it may."""
+    """A role; each may do everything that the roles before it may do."""
 
     SCRAPE = "scrape"
     READ = "read"
@@ -41,7 +41,7 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What an operation needs; ``audited``: whether the audit log has it when it goes well."""
+    """The role and extent an operation needs; ``audited``: the audit log lists its successes."""
 
     role: Role
     extent: Scope

@@ -43,7 +43,7 @@ _PREFIX = "ct_"
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What is kept of a token; times in UTC seconds, ``expires_at`` None: never.
+    """The stored record of a token; times in UTC seconds, ``expires_at`` None: never.
 
     ``sha256`` is None of a key of an S3 client, whose secret follows from its id.
     """
@@ -62,7 +62,7 @@ class Token:
 
     @property
     def kept_by(self) -> str:
-        """What a file's tokens are told apart by: no hash looks like the id of a key."""
+        """The field that tells a file's tokens apart: no hash looks like the id of a key."""
         return self.sha256 or self.id
 
 
@@ -150,7 +150,7 @@ class Tokens:
         """Forget a token: from the next request on it opens nothing.
 
         Raises:
-            InvalidRequestError: There is none of this id.
+            InvalidRequestError: There is not one of this id.
         """
         if all(each.id != token_id for each in self.list()):
             raise InvalidRequestError(
@@ -164,7 +164,7 @@ class Tokens:
         return token.expires_at is not None and token.expires_at <= self._now()
 
     def is_due(self) -> bool:
-        """Return whether to ``look`` now, which whoever is told so does: once a second."""
+        """Return whether to ``look`` now, at most once a second; the caller then looks."""
         if self._monotonic() - self._looked_at < LOOK_SECONDS:
             return False
         self._looked_at = self._monotonic()

@@ -117,7 +117,7 @@ class CheckedFile:
 
 @dataclass(frozen=True, slots=True)
 class FileBody:
-    """A request body: a part of a file, whole blocks, read anew for each send.
+    """A request body: a part of a file, whole blocks, read again for each send.
 
     ``was_read`` hears for how long it was read, if another process does that.
     """

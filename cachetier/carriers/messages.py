@@ -1,4 +1,4 @@
-"""What crosses the socket between the process that decides and a carrier, as JSON by msgspec.
+"""The messages on the socket between the process that decides and a carrier, as JSON by msgspec.
 
 An error crosses by the name of its class, so that it is the same error on both sides.
 """
@@ -49,7 +49,7 @@ class Job(Struct, frozen=True, tag=True):
 
     @property
     def name(self) -> tuple[str, str, int]:
-        """What a repeated try of the same job is recognised by."""
+        """The name by which a repeated try of the same job is recognised."""
         return self.remote.bucket, self.key, self.part.start
 
 

@@ -60,7 +60,7 @@ class Counters:
     """Numbers that a carrier writes and the deciding process reads, in memory of both.
 
     Of each carrier: moved bytes, nanoseconds in which it read, and how often it has looked round.
-    One that is forked anew goes on from the numbers of its predecessor.
+    One that is forked again goes on from the numbers of its predecessor.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:

@@ -40,7 +40,7 @@ HOW = one_of("HOW", "ours", "theirs", "release")
 
 
 @options.verb()
-@options.argument("principal", help="Whose it is: a [[principal]], or `owner`.")
+@options.argument("principal", help="The principal it belongs to: a [[principal]], or `owner`.")
 @expires_option
 @options.client
 def create(principal: str, expires: float | None, client: Client, as_json: bool) -> None:
@@ -94,7 +94,7 @@ def revoke(token_id: str, client: Client, as_json: bool) -> None:
 @options.verb()
 @options.client
 def console(client: Client, as_json: bool) -> None:
-    """Print a link that signs a browser in as whoever runs this, once, within a minute.
+    """Print a link that signs a browser in as the user who runs this, once, within a minute.
 
     The session may do what you may, and ends after 8 hours, after 30 minutes without a request,
     when you sign out, when the token ends that this was asked with, and when the service stops.
@@ -165,7 +165,7 @@ class _EvaluatedVerb(options.Verb):
 
 @options.verb(cls=_EvaluatedVerb)
 @options.option("--mount", help="Refuse unless the key opens this mount.")
-@options.option("--principal", help="Whose key it is, if not yours: for admins.")
+@options.option("--principal", help="The principal that gets the key, if not yours: for admins.")
 @expires_option
 @options.client
 def env(

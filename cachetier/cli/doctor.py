@@ -66,7 +66,7 @@ _LOOK_SECONDS = 3.0
 @options.option(
     "--checkpoint-size",
     type=replace(SIZE, hint="Give a size such as '400 GB'."),
-    help="What this node saves at a time: '400 GB'.",
+    help="The size of a checkpoint on this node: '400 GB'.",
 )
 @options.settings("cache_dir", "remote", "remote_endpoint")
 @options.as_json

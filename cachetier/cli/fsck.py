@@ -56,7 +56,7 @@ _TITLES = {
 @options.flag("--local", help="Look at this node only, and ask no remote.")
 @options.option("--run", type=RUN, help="Only this run's shards.")
 @options.flag("--adopt", help="Take files of lost+found back that no row accounts for.")
-@options.flag("--rebuild", help="Make a lost catalog anew from the data files.")
+@options.flag("--rebuild", help="Make a lost catalog again from the data files.")
 @options.settings("cache_dir", "remote", "remote_endpoint")
 @options.as_json
 def fsck(

@@ -143,7 +143,7 @@ def fail(as_json: bool, code: str, message: str, hint: str, **ids: str | int | N
 
 
 def echo(*lines: object, err: bool = False, nl: bool = True, **style: Any) -> None:
-    """Write lines, whoever wrote them: what steers terminals, or breaks a line, only shows."""
+    """Write lines of any origin: control characters and line breaks are shown, not obeyed."""
     shown = "\n".join(visible(str(line)).replace("\n", "\\n") for line in lines)
     click.echo(click.style(shown, **style) if style else shown, err=err, nl=nl)
 

@@ -224,9 +224,9 @@ def _number(spelt: str, name: str, default: float, help: str) -> options.Decorat
     _DEFAULT.connections,
     "Requests that a node has under way at once.",
 )
-@_rate("--each-connection", "90MB/s", "90MB/s", "What S3 takes through a connection: 90MB/s.")
+@_rate("--each-connection", "90MB/s", "90MB/s", "The rate of S3 per connection: 90MB/s.")
 @_rate("--link", "25Gbit/s", "25Gbit/s", "A node's link: 25Gbit/s, or 3GB/s.")
-@_rate("--nvme", "6GB/s", "6GB/s", "What a node's disk takes, synced.")
+@_rate("--nvme", "6GB/s", "6GB/s", "The rate of a node's disk, with fsync.")
 @_number(
     "--prefix-puts",
     "prefix_puts",
@@ -361,7 +361,7 @@ def _draw_estimate(plan: Plan, found: Estimate, path: Path) -> None:
     )
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_title("What saves and failures cost")
+    axes.set_title("Costs of saves and failures")
     axes.legend()
     figure.savefig(path)
 
@@ -474,7 +474,7 @@ def _draw_outcome(figure: Any, found: SimulatedOutcome) -> None:
     exposed, held, asked = figure.subplots(3, 1, sharex=True)
     for run, seconds in seen.exposure_seconds.items():
         exposed.plot(at, [each / 60 for each in seconds], label=run)
-    exposed.set(ylabel="minutes of training", title=found.about or "What losing a node would cost")
+    exposed.set(ylabel="minutes of training", title=found.about or "Loss if a node is lost")
     exposed.legend(title="a lost node costs", loc="upper left")
     held.fill_between(at, [each / 1e9 for each in seen.dirty_bytes], alpha=0.3, label="not in S3")
     held.set(ylabel="GB on the nodes")

@@ -218,7 +218,7 @@ def leave(timeout: float, stay: bool, client: Client, as_json: bool) -> None:
     """Take no more puts, and flush, before the node goes; exit 3 when not all is durable in time.
 
     The node is left, and drains on, when the time is over too. It takes puts again after --stay, or
-    when its service starts anew. The newest step of a run is sent even where a policy keeps it.
+    when its service starts again. The newest step of a run is sent even where a policy keeps it.
 
     JSON: `pending_shards`, `pending_bytes`, `pending_steps`: 0, 0 and none.
     """
@@ -437,7 +437,7 @@ def _show_steps(
         where = f"is {level}" if level else "is on this node"
         echo(f"No step of {run} {where}.", err=True)
     if more is None:
-        echo(f"What else S3 has cannot be said: it does not answer. Later: {see}.", err=True)
+        echo(f"S3 does not answer, so this list may be incomplete. Try later: {see}.", err=True)
     elif more:
         echo(f"{counted(more, 'more step')} of {run} in S3: {see} lists all.", err=True)
     if not steps and more:

@@ -59,7 +59,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
 }
 GROUPS = {
     "plan": "How often to save, what that costs, and what a cluster would do.",
-    "s3": "What programs need that speak S3 to this node.",
+    "s3": "Keys and settings for programs that speak S3 to this node.",
     "token": "Make, list and revoke the tokens of HTTP callers.",
 }
 # What people type who come from elsewhere.

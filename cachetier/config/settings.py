@@ -225,7 +225,7 @@ class Settings:
         UIDS, frozenset(), "Users beside the service's own who may use the socket: `1000,1001`."
     )
     principal: tuple[PrincipalSettings, ...] = setting(
-        PRINCIPALS, (), "Who may do what: a list of tables; see docs/security.md."
+        PRINCIPALS, (), "Principals and their roles: a list of tables; see docs/security.md."
     )
     http: str = setting(
         DOOR,
@@ -272,7 +272,7 @@ class Settings:
         DOOR, "", "Address of the S3 door: `127.0.0.1:7071`; empty for none. Else as `http`."
     )
     s3_mount: tuple[MountSettings, ...] = setting(
-        MOUNTS, (), "What the S3 door offers of buckets: a list of tables; see docs/s3.md."
+        MOUNTS, (), "The buckets that the S3 door offers: a list of tables; see docs/s3.md."
     )
     health: str = setting(
         ADDRESS, "", "Address of a port for probes alone, `/livez` and `/readyz`; empty for none."
@@ -423,7 +423,10 @@ class Settings:
 
     @property
     def s3_mounts(self) -> tuple[Mount, ...]:
-        """What the S3 door offers; objects of mounts are drained where the door is off, too."""
+        """The mounts that the S3 door offers.
+
+        Objects of mounts are drained where the door is off, too.
+        """
         return tuple(each.mount() for each in self.s3_mount)
 
     @property
@@ -433,7 +436,7 @@ class Settings:
 
     @property
     def tls_files(self) -> TlsFiles | None:
-        """What the HTTP and the S3 door show of themselves; None where they speak clear text."""
+        """The certificate files of the HTTP and the S3 door; None where they speak clear text."""
         return TlsFiles(self.tls[0], self.tls[1], *self.tls[2:]) if self.tls else None
 
     @property
@@ -465,7 +468,7 @@ class Settings:
 
     @property
     def promised_bytes(self) -> int:
-        """What all principals together may have here."""
+        """The bytes that all principals together may have here."""
         return sum(each.principal().quota.size_bytes or 0 for each in self.tenants)
 
     # --- checks --------------------------------------------------------------------------------
@@ -518,7 +521,7 @@ NAMED = SETTINGS | {one: BUCKET_KEYS[key] for key, one in BUCKET_NAMES.items()}
 
 @dataclass(frozen=True)
 class Sourced:
-    """What the sources say.
+    """The values that the sources give.
 
     ``settings`` is None while there are ``problems``; ``origins`` has an entry for each setting.
     """

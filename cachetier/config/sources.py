@@ -73,7 +73,7 @@ def values_of_variables(names: Iterable[str]) -> dict[str, str]:
 
 
 def unknown_variables(names: Collection[str]) -> list[ConfigError]:
-    """Return one error for each variable that has our prefix and is none of the settings."""
+    """Return one error for each variable that has our prefix and is not a setting."""
     problems = []
     for variable in sorted(os.environ):
         ours = variable.startswith(PREFIX) and variable not in FOREIGN_VARIABLES
@@ -98,7 +98,7 @@ def config_file(config: Path | None) -> Path | None:
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """What a ``cachetier.toml`` says, and where; without ``path`` there is none."""
+    """The contents of a ``cachetier.toml``, and its path; without ``path`` there is none."""
 
     path: Path | None = None
     text: str = ""
@@ -117,7 +117,7 @@ class SettingsFile:
 
 
 def _names(line: str, key: str, *, inner: bool) -> bool:
-    """Whether ``line`` begins what is said of ``key``, which another may lead to: ``inner``."""
+    """Whether ``line`` begins the entry of ``key``, or of ``inner`` below it."""
     name = rf"[\"']?{re.escape(key)}[\"']?\s*"
     if inner:
         return re.search(rf"(^|[\s.{{,\[]){name}[=.\]]", line) is not None
@@ -154,7 +154,7 @@ def read_file(path: Path) -> SettingsFile:
 
 
 def unknown_keys(file: SettingsFile, names: Collection[str]) -> list[ConfigError]:
-    """Return one error for each key of a file that is none of the settings ``names``."""
+    """Return one error for each key of a file that is not one of the settings ``names``."""
     return [
         _unknown(f"setting `{name}` in {file.place(name)}", name, names)
         for name in file.values
@@ -239,7 +239,7 @@ _FILE_HINT = "Give a readable TOML file by --config or CACHETIER_CONFIG."
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
     if successor := RENAMED.get(name.removeprefix(PREFIX).lower()):
-        return ConfigError(f"{what} was a setting of before: {successor}", hint=_RENAMED_HINT)
+        return ConfigError(f"{what} is no longer a setting: {successor}", hint=_RENAMED_HINT)
     near = _ALSO_CALLED.get(name) or nearest(name, known)
     meant = f"did you mean {near}?" if near else "see docs/configuration.md for all settings"
     return ConfigError(f"unknown {what}: {meant}", hint="Correct or remove it, then start again.")

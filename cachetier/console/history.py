@@ -1,4 +1,4 @@
-"""What a node did lately, as its charts show it: one look for all who watch, and a ring of them."""
+"""The recent history of a node for its charts: one ring of samples for all viewers."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _time(save: Save, rank: int, part: RankPart | None, seen: RankProgress | Non
 
 
 def _rounded(seconds: float) -> float:
-    """Return the end of an axis that grows: in steps, so that it is not drawn anew each second."""
+    """Return the end of an axis that grows: in steps, so that it is not drawn again each second."""
     step = 10.0 ** math.floor(math.log10(max(1.0, seconds))) / 4
     return step * math.ceil(seconds / step)
 

@@ -77,7 +77,7 @@ class Row:
 
 @dataclass(slots=True)
 class _Rounds:
-    """What each round brought, by what was measured."""
+    """The results of the rounds, by measurement."""
 
     service: dict[str, list[float]] = field(default_factory=dict)
     disk: dict[str, list[float]] = field(default_factory=dict)

@@ -69,7 +69,7 @@ class RequestRate:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredThroughput:
-    """What so many streams of such parts move, each way."""
+    """The throughput of ``streams`` streams of such parts, each way."""
 
     streams: int
     part_bytes: int
@@ -90,7 +90,7 @@ class Measured:
 
 @dataclass(slots=True)
 class _Tally:
-    """What the streams of one measurement did."""
+    """The tally of the streams of one measurement."""
 
     moved_bytes: int = 0
     requests: int = 0
@@ -281,7 +281,7 @@ class ObjectBench:
 
 
 class _BenchStream:
-    """What several threads do together: take a number, move it, note how it went."""
+    """A workload that several threads share: take a number, move it, note how it went."""
 
     def __init__(self, move: Callable[[int], int], most: int, ends_at: float) -> None:
         self.tally = _Tally()

@@ -124,7 +124,9 @@ def _asked(
     url = urlsplit(_inquiry(probe).url_of(f"{probe.folder}unsigned"))
     host, is_secure = url.hostname or "", url.scheme == "https"
     if url.scheme in getproxies() and not proxy_bypass(host):
-        raise NotTriedError("a proxy of the environment (HTTPS_PROXY and its kin) is before it")
+        raise NotTriedError(
+            "a proxy from the environment (HTTPS_PROXY, HTTP_PROXY or ALL_PROXY) is in between"
+        )
     lines = f"{method} {url.path} HTTP/1.1", f"Host: {url.netloc}", *headers, "", ""
     try:
         line = socket.create_connection((host, url.port or (443 if is_secure else 80)), 5.0)

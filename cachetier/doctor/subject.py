@@ -13,7 +13,7 @@ from cachetier.tls import TlsFiles
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What doctor looks at.
+    """The node and remotes that doctor looks at.
 
     Args:
         capacity_bytes: The budget, given the size of the filesystem.

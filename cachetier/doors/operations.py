@@ -39,7 +39,7 @@ def internal() -> CachetierError:
 
 
 def answerable(error: Exception, door: str, operation: str) -> CachetierError:
-    """Return what a caller hears of an error that is none of ours.
+    """Return the error that a caller gets for an exception that is not ours.
 
     A machine that has nothing left is named. All else is a defect, and goes to the log.
     """
@@ -51,7 +51,7 @@ def answerable(error: Exception, door: str, operation: str) -> CachetierError:
 
 @dataclass(frozen=True, slots=True)
 class S3Offer:
-    """What an S3 client needs to know beside its key; ``url`` says where the door is.
+    """The settings an S3 client needs besides its key; ``url`` says where the door is.
 
     ``objects`` are those of the mounts. The door's buckets are as old as the node's directory,
     made at ``created_at``: a key that may list all buckets, and tells their age, few services have.
@@ -121,7 +121,7 @@ def _no_mounts(_wish: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Steering:
-    """What a person may want of the drain: see ``Drain.retry`` and ``Drain.limit_rate``.
+    """The operator's controls of the drain: see ``Drain.retry`` and ``Drain.limit_rate``.
 
     ``rate_limit`` is the one that was set, in bytes a second.
     """

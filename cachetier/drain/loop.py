@@ -48,7 +48,7 @@ UNANSWERED_SECONDS = 5.0
 
 
 class Signals:
-    """What may interrupt the drain: something to look at, or the wish that it ends."""
+    """The signals that interrupt the drain: new work, or the wish that it ends."""
 
     def __init__(self) -> None:
         self._poked = threading.Event()

@@ -27,7 +27,7 @@ PIECES_SHARE = 0.25
 
 
 class Size(Struct, frozen=True):
-    """What the drain may do, and how much of it at once.
+    """The limits of the drain: what it may do, and how much of it at once.
 
     Small shards count as uploads, large ones as parts too; ``budget_bytes`` is the memory for parts
     that are not read while they are sent. ``threads`` is how many may compute, as in compressing.

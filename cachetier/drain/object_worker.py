@@ -36,7 +36,7 @@ OpenStore = Callable[[str], ObjectStore]
 
 @dataclass(frozen=True, slots=True)
 class Stamps:
-    """What stamps are made of: whose they are, and the clocks that tell the time of them."""
+    """The ingredients of stamps: their owner, and the clocks that date them."""
 
     store_id: str = ""
     store_clock: StoreClock = field(default_factory=StoreClock)

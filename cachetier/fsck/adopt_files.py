@@ -122,7 +122,7 @@ class FileAdopter:
                 raise IntegrityError(f"save {save.save_id} of the step came since")
 
     def _world_size(self, identity: Identity) -> int:
-        """Return how many ranks its save has, from whoever knows."""
+        """Return how many ranks its save has, from the first source that knows it."""
         ids = identity.ids
         save = self._lookup.save_named(ids.run, ids.step, ids.save_id)
         if save is not None:

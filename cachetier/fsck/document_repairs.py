@@ -93,12 +93,12 @@ class DocumentRepairs:
         except IntegrityError:
             pass
         else:
-            raise LeftError("it was written anew meanwhile: look again")
+            raise LeftError("it was written again meanwhile: look again")
         claimed = publication.claim(self._claimant(save), None, secrets.token_hex(8))
         claimed = replace(claimed, location=self._location(remote, save))
         over = SeenManifest(claimed, info.etag) if info is not None else None
         if remote.bucket.put_manifest(claimed, over) is None:
-            raise LeftError("it was written anew meanwhile: look again")
+            raise LeftError("it was written again meanwhile: look again")
         return self.publish_again(finding)
 
     def write_part(self, finding: Finding) -> str:
@@ -180,9 +180,7 @@ class DocumentRepairs:
         shards = self._stored(remote, save, rank)
         for shard, stored in shards:
             if stored is None:
-                raise LeftError(
-                    f"nobody knows as what {shard.name} was stored: save the step again"
-                )
+                raise LeftError(f"nothing records how {shard.name} was stored: save the step again")
             key = bucket.layout.object_key(save.run, location, shard.name, stored.pack_name)
             objects[key] = shard, stored
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="fsck") as threads:

@@ -237,7 +237,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """What it is about, in one word."""
+        """The subject of the finding, in one word."""
         if self.run is None:
             return self.key or self.file_id or "the catalog"
         if is_mount(self.run):
@@ -255,7 +255,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class RepairOutcome:
-    """What became of a finding: ``repaired``, and how, or why not."""
+    """The outcome of a finding: ``repaired``, and how, or why not."""
 
     finding: Finding
     repaired: bool
@@ -263,7 +263,7 @@ class RepairOutcome:
 
 
 class Repair(NamedTuple):
-    """What mends findings of a kind: what is said before it is tried, and the deed.
+    """The repair of one kind of finding: its announcement, and the function that does it.
 
     The deed returns what it did, and raises LeftError where the finding stays as it is.
     """

@@ -254,7 +254,8 @@ def doubtful_copies(row: CheckedRow, shard: Shard) -> dict[str, str]:
     """Return the remotes of which a row says what cannot be, each with what that is."""
     published = row.save_state in DURABLE_SAVES
     found = {
-        remote: f"as what {remote} holds it cannot be read any more" for remote in row.unreadable
+        remote: f"the record of how {remote} stores it cannot be read any more"
+        for remote in row.unreadable
     }
     if shard.state in (ShardState.CLEAN, ShardState.EVICTED) and not row.remotes:
         found[DURABLE] = f"it is {shard.state}, and no remote was ever verified"

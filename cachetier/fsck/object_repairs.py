@@ -127,8 +127,8 @@ class ObjectRepairs:
         if self._lookup.at(name).location(save) is None:
             return RIGHT
         if not self._remote_index.learn(shard, save, self._lookup.remote(name)):
-            raise LeftError("nobody knows as what it was stored: save the step again")
-        return "the object is there: the catalog knows again as what"
+            raise LeftError("nothing records how it was stored: save the step again")
+        return "the object is there: the catalog records again how it is stored"
 
     def _bytes_put_right(self, shard: Shard, outcome: str) -> str:
         row = self._lookup.row(shard.version)
@@ -150,7 +150,7 @@ class ObjectRepairs:
         location = self._lookup.at(remote.name).location(save)
         stored = self._remote_index.stored(shard, save, remote)
         if stored is None or location is None:
-            raise LeftError("nobody knows as what it was stored: save the step again")
+            raise LeftError("nothing records how it was stored: save the step again")
         if self._remote_index.learn(shard, save, remote):
             return "the object is there, as the step says: the catalog was wrong, and is right now"
         key = remote.bucket.layout.object_key(save.run, location, shard.name, stored.pack_name)

@@ -25,8 +25,8 @@ from cachetier.model.checkpoint import Save
 from cachetier.remote.bucket import Bucket
 
 OF_THE_CATALOG = {
-    FindingKind.CATALOG_DAMAGED: "make the indexes anew",
-    FindingKind.ACCOUNTING: "make the indexes anew",
+    FindingKind.CATALOG_DAMAGED: "make the indexes again",
+    FindingKind.ACCOUNTING: "make the indexes again",
     FindingKind.ROW_DAMAGED: "write its row again, from what its bytes or its step say",
 }
 
@@ -77,7 +77,7 @@ class _RowRepairs:
         accounted, walked = self._view.read(check_queries.accounts)
         if self._view.read(check_queries.complaints) or accounted != walked:
             raise LeftError("the tables themselves are damaged: read docs/recovery.md")
-        return "the indexes are made anew, and agree with the tables"
+        return "the indexes are made again, and agree with the tables"
 
     def rewrite(self, finding: Finding) -> str:
         """Write a row again, as its bytes or the documents of its step say what it was."""

@@ -44,7 +44,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class FsckOptions:
-    """What to look at, and whether to do anything about it.
+    """The scope of a check, and whether to repair.
 
     ``data`` reads every local byte; ``run`` names the only run to look at; ``adopt`` takes files of
     ``lost+found`` back that the catalog cannot account for; ``rebuild`` does so with a new catalog.
@@ -276,7 +276,7 @@ def _begun_anew(
     say("rebuild: begin a new catalog, and keep the old one beside it")
     kept = begin_anew(cache_dir, now)
     for finding in damaged:
-        yield RepairOutcome(finding, True, f"begun anew; what was left of it is kept as {kept}")
+        yield RepairOutcome(finding, True, f"begun again; what was left of it is kept as {kept}")
 
 
 def _left(findings: Sequence[Finding], error: CatalogDamagedError) -> Iterator[RepairOutcome]:

@@ -25,7 +25,7 @@ Kept = TypeVar("Kept")
 
 
 class MustWaitError(Exception):
-    """A put has to wait for room, and whoever asked cannot: ask again with time to wait."""
+    """A put has to wait for room, and the caller cannot: ask again with time to wait."""
 
 
 class Admission:

@@ -58,7 +58,10 @@ OpenRemoteStage = Callable[[SaveIds, str, int | None], RemoteStage]
 
 
 class Ingest(Protocol):
-    """What takes shards in, as the doors see it: ``NodeIngest``, with or without wrappers."""
+    """The interface that takes shards in, as the doors see it.
+
+    ``NodeIngest``, with or without wrappers.
+    """
 
     def begin(
         self,

@@ -1,4 +1,4 @@
-"""What a data file says of itself, in an extended attribute: whose bytes it holds.
+"""The label of a data file, in an extended attribute: whose bytes it holds.
 
 So an orphan can be told from rubbish, and a lost catalog rebuilt. It is JSON. That of a shard has
 ``store``, ``run``, ``step``, ``save``, ``rank``, ``name``, ``size_bytes``, ``digest`` and
@@ -7,7 +7,7 @@ of an object has ``object`` beside ``store``, ``run``, ``size_bytes`` and ``dige
 file's own: see ``ObjectIdentity``.
 
 A file of an object that was put whole says all of it. One of a part says its upload and its number.
-When the upload is completed, its first piece is marked anew, with the object: how many ``pieces``
+When the upload is completed, its first piece is marked again, with the object: how many ``pieces``
 it has, and its ETag. Which of the upload's files those are tells the upload they name, as parts
 that were replaced or left out have no file any more; whether they are tells the ETag, in which the
 digest of all bytes is. Bytes that lie in the catalog, of up to 64 KiB, are not marked anywhere.
@@ -40,7 +40,7 @@ class FileMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ObjectIdentity:
-    """What a file says that is a piece of an object.
+    """The label of a file that is a piece of an object.
 
     Attributes:
         store_id: Whose file it is.

@@ -29,7 +29,7 @@ KEPT_SECONDS = 30 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a data file says it holds; ``world_size`` is 0 where it does not say."""
+    """The label of a found data file; ``world_size`` is 0 where it does not say."""
 
     store_id: str
     ids: SaveIds

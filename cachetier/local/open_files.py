@@ -157,7 +157,7 @@ class OpenFiles:
     # --- writers ---------------------------------------------------------------------------------
 
     def written(self, file_id: str, descriptor: int, reserved_bytes: int) -> OpenFile:
-        """Measure a new file from now on, for whoever the work at hand is done."""
+        """Measure a new file from now on, on behalf of the current caller."""
         holder, by = callers.holder(), callers.described()
         file = OpenFile(file_id, descriptor, reserved_bytes, holder, by, reserved_bytes)
         block_bytes = os.fstat(descriptor).st_blksize  # the last one is written whole
@@ -309,7 +309,7 @@ class OpenFiles:
     def reopened(self, version: int) -> int | None:
         """Return a descriptor of a file that ``hold`` counts, which only reads; None without one.
 
-        It is opened anew: of one that is shared nobody sees whether others have it.
+        It is opened again: of one that is shared nobody sees whether others have it.
         """
         with self._lock:
             for file in self._lent:
@@ -346,7 +346,7 @@ class OpenFiles:
 
     @property
     def unlinked_bytes(self) -> int:
-        """What comes back by itself: the bytes of files that are gone by name only."""
+        """The room that comes back by itself: the bytes of files that are gone by name only."""
         with self._lock:
             return sum(file.counted_bytes for file in self._lent | self._refused)
 

@@ -53,7 +53,7 @@ STORE_ID_NAME = "store-id"
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What start-up found: the store, and what it had to put right."""
+    """The result of start-up: the store, and what recovery changed."""
 
     store: Store
     rubbish_files: int
@@ -65,7 +65,7 @@ class Recovered:
 def lock_directory(cache_dir: Path) -> int:
     """Take the directory for this process; the descriptor holds it until the process ends.
 
-    The lock is the directory's own: a file in it could be removed, and made anew for a second.
+    The lock is the directory's own: a file in it could be removed, and made again for a second.
 
     Raises:
         DirectoryInUseError: Another service has it.

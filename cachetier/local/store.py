@@ -394,7 +394,7 @@ class Store:
         return outcome
 
     def mark(self, file_id: str, mark: FileMark) -> None:
-        """Mark a committed file anew, and sync that.
+        """Mark a committed file again, and sync that.
 
         Raises:
             FencedError: The sync failed.

@@ -19,7 +19,7 @@ NOTES = ".cachetier/order/"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a note says: whose it is, and since when (by that node's clock, for people alone)."""
+    """The contents of a note: its owner, and since when (by that node's clock, for people only)."""
 
     host: str
     store_id: str

@@ -77,13 +77,13 @@ class _Round:
 
     @property
     def each(self) -> float:
-        """What one request brings in a second while it is under way."""
+        """The bytes that one request moves in a second while it is under way."""
         return self.work / max(1e-9, self.seconds)
 
 
 @dataclass(slots=True)
 class _Opening:
-    """What is seen of the bytes while nothing is answered: since when, and since half-way."""
+    """The bytes seen while nothing is answered: since when, and since half-way."""
 
     since: float
     began_at: float
@@ -110,7 +110,7 @@ class _Opening:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What is known to be good."""
+    """The limit that is known to be good."""
 
     size: int
     rate: float

@@ -47,7 +47,7 @@ class StateSet(tuple[RowState, ...]):
         return _condition(self, column, "=", "IN")
 
     def sql_not(self, column: str = "state") -> str:
-        """Return the condition that ``column`` is none of these states."""
+        """Return the condition that ``column`` is not one of these states."""
         return _condition(self, column, "<>", "NOT IN")
 
 

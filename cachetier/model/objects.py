@@ -90,7 +90,7 @@ class Mount:
 
     @property
     def run(self) -> str:
-        """What the catalog and the status call it."""
+        """Its name in the catalog and the status."""
         return f"{MOUNT_MARK}{self.name}"
 
     @property
@@ -104,7 +104,7 @@ class Mount:
 
     @property
     def behind_reserved(self) -> str:
-        """What all names of our own notes lie before, and most other keys behind."""
+        """A key after all names of our own notes, and before most other keys."""
         return f"{self.prefix}{RESERVED_SEGMENT}/~"
 
     def covers(self, bucket: str, key: str) -> bool:
@@ -126,7 +126,7 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True)  # made once
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What an object says of itself beside its bytes: S3's content headers and user metadata.
+    """The description of an object besides its bytes: S3's content headers and user metadata.
 
     ``headers`` are by their names in lower case, ``metadata`` without ``x-amz-meta-``,
     ``checksums`` in base64 by their algorithms as the client declared them (``CRC32``); of an
@@ -200,7 +200,7 @@ class ObjectVersion:
 
     @property
     def stamp_version(self) -> int:
-        """What its stamp in the bucket calls it: of a rebuilt catalog, as it was before."""
+        """Its name in the bucket's stamp: of a rebuilt catalog, as it was before."""
         return self.stamped or self.version
 
     @property
@@ -215,7 +215,7 @@ class ObjectVersion:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What an error says that it concerns."""
+        """The ids that an error about it names."""
         return {"run": self.run, "name": self.key}
 
 

@@ -141,7 +141,7 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class PaceState:
-    """What people see of the pace; a rate of None is unlimited."""
+    """The pace as people see it; a rate of None is unlimited."""
 
     concurrency: int
     in_flight: int

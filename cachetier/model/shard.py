@@ -58,5 +58,5 @@ class Shard:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What an error says that it concerns."""
+        """The ids that an error about it names."""
         return {"run": self.run, "step": self.step, "rank": self.rank, "name": self.name}

@@ -33,7 +33,7 @@ VERSION_LIMIT = 10**15  # of what others say that we wrote
 
 
 class Verdict(Enum):
-    """What becomes of a version: it is written, it goes, or a person decides."""
+    """The verdict on a version: it is written, it is dropped, or a person decides."""
 
     NEWER = auto()
     SUPERSEDED = auto()
@@ -42,7 +42,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Who acknowledged a version of a key, or its deletion, and when.
+    """The node that acknowledged a version of a key or its deletion, and the time.
 
     Attributes:
         store_id: Of the cache directory; None where nobody says.
@@ -133,7 +133,7 @@ def _is_later(one: Stamp, other: Stamp, by_seconds: float) -> bool:
 
 
 class DeletionRecord(Struct, frozen=True):
-    """What a request deleted: the versions that its deletions got, by their keys."""
+    """The result of a deletion request: the versions that its deletions got, by their keys."""
 
     store_id: str
     acknowledged_at: float

@@ -1,4 +1,6 @@
-"""What the S3 door calls: objects of the mounts, as this node and the bucket have them.
+"""The interface that the S3 door calls.
+
+Objects of the mounts, as this node and the bucket have them.
 
 All calls block and are thread-safe. A key that this node knows is answered from its catalog; any
 other from the bucket, under the service's credentials, and only within the mounts.
@@ -81,7 +83,7 @@ class OpenedObject:
 
 @dataclass(frozen=True, slots=True)
 class PutObject:
-    """What is put, beside its bytes.
+    """The description of a put, besides its bytes.
 
     Args:
         key: Where.
@@ -106,7 +108,7 @@ class PutObject:
 
 @dataclass(frozen=True, slots=True)
 class PutAnswer:
-    """What became of a put, or a deletion; ``checksums`` are those of a completed upload."""
+    """The result of a put or a deletion; ``checksums`` are those of a completed upload."""
 
     version: int
     etag: str

@@ -25,7 +25,7 @@ ListPage = Callable[[str, str, str, int], ListedPage]  # as ``ObjectStore.list_p
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is listed; an empty ``delimiter`` is none."""
+    """The request of a listing; an empty ``delimiter`` means no delimiter."""
 
     prefix: str
     delimiter: str
@@ -43,7 +43,7 @@ class Asked:
 
 @dataclass(slots=True)
 class _Waiting:
-    """What waits here under one entry: ``shown`` is listed, ``deleted`` are the keys hidden."""
+    """The waiting changes under one entry: ``shown`` is listed, ``deleted`` are the keys hidden."""
 
     shown: Entry | None = None
     deleted: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""What a person decides about objects that cannot go on by themselves."""
+"""The decisions of a person about objects that cannot go on by themselves."""
 
 from __future__ import annotations
 

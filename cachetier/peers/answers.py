@@ -1,4 +1,6 @@
-"""What this node answers a peer: blocks of shards and documents, from its disk or by one fetch.
+"""The answers of this node to a peer.
+
+Blocks of shards and documents, from its disk or by one fetch.
 
 No other peer is asked for blocks; a document that a peer fetches tells which shard is meant.
 """

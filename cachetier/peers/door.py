@@ -80,7 +80,7 @@ class PeerDoor(socketserver.ThreadingTCPServer):
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer nobody any more: whoever reads here goes on elsewhere."""
+        """Stop answering; peers that read here go on elsewhere."""
         self.shutdown()
         self.server_close()
         for connection in list(self._open):

@@ -38,7 +38,7 @@ Resolve = Callable[[str], Collection[str]]
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """What a node says of itself."""
+    """The description that a node gives of itself."""
 
     store: str
     bucket: str
@@ -116,7 +116,7 @@ class Membership:
             each.close()
 
     def lists(self, address: str) -> bool:
-        """Return whether ``address`` is a node's; names are looked up anew if it is not."""
+        """Return whether ``address`` is a node's; names are looked up again if it is not."""
         if address not in self._addresses:
             with self._lock:
                 if self._clock.monotonic() - self._looked_up_at >= LOOK_UP_SECONDS:

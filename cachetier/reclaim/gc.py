@@ -83,7 +83,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What there was to collect, and whether it went (``dry_run``: it is all still there)."""
+    """The rubbish that was found, and whether it was removed (``dry_run``: it was not)."""
 
     dry_run: bool
     rubbish: tuple[Rubbish, ...]

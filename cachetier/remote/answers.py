@@ -1,4 +1,4 @@
-"""What the requests of people (reads, lists, heads) meet at a remote, for who asks how it is.
+"""The outcomes of reads, lists and heads at a remote, as the status shows them.
 
 The drain tells of its own requests. While it has nothing to send it asks nothing, and would go on
 to call a remote well that answers nobody.

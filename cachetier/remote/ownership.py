@@ -1,4 +1,4 @@
-"""List the objects that are a save's, so that whoever deletes it deletes nothing else.
+"""List the objects of a save, so that its deletion deletes nothing else.
 
 A save's are the keys below its ``.cachetier/`` (but for parts of another save, with their packs),
 those that its parts name, and those whose metadata bear its id. Whatever else lies between them is

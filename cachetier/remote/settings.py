@@ -85,7 +85,7 @@ class RemoteSettings:
 
     @property
     def called(self) -> str:
-        """What an error calls it: as its setting is called."""
+        """Its name in errors: that of its setting."""
         return "`remote`" if self.role == "durable" else f"replica {self.name}"
 
     @property

@@ -1,6 +1,6 @@
 """Bodies, moved piece by piece, and the stall guard: it ends calls that move too few bytes.
 
-A socket's own time-out starts anew with every byte, so a peer that drips holds a thread for hours.
+A socket's own time-out starts again with every byte, so a peer that drips holds a thread for hours.
 Here each call has to send a least number of bytes in each span of time, and once its body is sent
 the answer has to come within one. The connection of a call that does not is shut down, which wakes
 the thread wherever it waits: the call fails as on any broken connection, and is repeated.
@@ -151,7 +151,7 @@ class _Call:
 
     @property
     def arrived_bytes(self) -> int:
-        """What the other side has of the body: not what lies in the socket's buffer still."""
+        """The bytes of the body that the other side has: not those still in the socket's buffer."""
         sock = getattr(self.connection, "sock", None)
         return max(0, self.sent_bytes - (_unsent_bytes(sock) if sock is not None else 0))
 
@@ -162,7 +162,7 @@ class _Call:
         return self._progress.is_stalled(now, moved, self._patience_seconds)
 
     def cut(self) -> None:
-        """Shut the connection down, under whoever waits for it."""
+        """Shut the connection down, which ends the waits for it."""
         sock = getattr(self.connection, "sock", None)
         if isinstance(sock, socket.socket):
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Shards that are on their way here: whoever wants one reads along, block by block.
+"""Shards that are on their way here: readers of one read along, block by block.
 
 A rank need not wait until the last block has come and the file is synced. It gets the file that the
 shard arrives in, and hears which of its blocks are there and sound; the rest of a restore happens
@@ -102,7 +102,7 @@ class Arriving:
 
 
 class Arrivals:
-    """What is on its way here, by version. Thread-safe."""
+    """The shards on their way here, by version. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

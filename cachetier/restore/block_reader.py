@@ -63,7 +63,7 @@ class BlockReader:
             raise _damaged(shard)
 
     def _await(self, number: int) -> None:
-        """Return once a block of what arrives is there; open anew what arrives no longer."""
+        """Return once a block of what arrives is there; open again what arrives no longer."""
         shard = self._opened.shard
         while number not in self._there:
             known = len(self._there)

@@ -120,7 +120,7 @@ class Refill:
                     self._fetch_if_it_lasts(shard, deadline, keep=keep)
 
     def _fetch_if_it_lasts(self, shard: Shard, deadline: float, *, keep: bool) -> None:
-        """Fetch ``shard``, unless it is replaced or deleted meanwhile: whoever asked looks again.
+        """Fetch ``shard``, unless it is replaced or deleted meanwhile: the caller then looks again.
 
         Its row goes before its object does, so an object that changed is damage only under a row.
         """

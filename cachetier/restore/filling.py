@@ -12,7 +12,7 @@ from cachetier.restore.link import Link
 
 
 class Filling:
-    """Writes what comes where it belongs, and tells whoever reads along. Thread-safe."""
+    """Writes each block where it belongs, and tells the readers that follow. Thread-safe."""
 
     def __init__(
         self, writer: int, link: Link, arriving: Arriving | None = None, *, keep: bool = True

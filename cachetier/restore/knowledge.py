@@ -63,7 +63,7 @@ from cachetier.telemetry.events import of, tell
 log = logging.getLogger(__name__)
 
 FRESH_SECONDS = 5.0
-FILE_FRESH_SECONDS = 0.2  # what stands for one step alone may be written anew on any node
+FILE_FRESH_SECONDS = 0.2  # what stands for one step alone may be written again on any node
 LISTED = -1  # stands for the list of a run's steps
 WAIT_SECONDS = 0.25
 LIST_SECONDS = 2.0  # a person waits
@@ -128,7 +128,7 @@ class Look:
 
 
 class Knowledge:
-    """What this node knows of steps at the durable remote. Thread-safe.
+    """The knowledge of this node about steps at the durable remote. Thread-safe.
 
     Args:
         store: The catalog, which gets what is learned.

@@ -1,7 +1,7 @@
 """One fetch: of all nodes that restore a shard, one asks the bucket for each range of it.
 
 Rendezvous hashing orders this node and the peers that answered when a restore began, for each
-range anew. The first of them fetches the range, and the others read it there, block by block, as
+range again. The first of them fetches the range, and the others read it there, block by block, as
 it arrives. A peer that has the whole shard on its disk is asked before. A peer that fails is
 skipped, and the next in the order fetches.
 
@@ -181,7 +181,7 @@ class Flights:
         self._threads = ThreadPoolExecutor(FLIGHTS_AT_ONCE, thread_name_prefix="one-fetch")
 
     def close(self) -> None:
-        """Let the threads go, and whoever waits for a range."""
+        """Release the threads and every reader that waits for a range."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             for flight in self._flights.values():

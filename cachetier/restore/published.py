@@ -138,7 +138,7 @@ class PublishedSteps:
                     yield each
             if any_found:
                 return
-        if failed:  # a job must not begin anew because its steps cannot be seen
+        if failed:  # a job must not begin again because its steps cannot be seen
             raise failed[0]
 
     def branches(self, run: str) -> set[str]:

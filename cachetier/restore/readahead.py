@@ -46,7 +46,7 @@ Neighbours = tuple[tuple[Shard, RemoteShard], ...]
 
 @dataclass(frozen=True, slots=True)
 class ReadaheadWindow:
-    """What one read of a pack brought: the shard that was asked for, and those beside it.
+    """The shards that one read of a pack brought: the one asked for, and its neighbours.
 
     They are read from memory, and verified as from anywhere.
     """

@@ -70,7 +70,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class RestoreListener:
-    """Whoever wants to hear of what is read.
+    """An observer of reads.
 
     ``on_used`` gets each shard that was opened here, ``on_opened`` the seconds until it was
     ready, ``on_restored`` each shard that was brought back, and ``on_range_read`` the

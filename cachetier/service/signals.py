@@ -1,4 +1,4 @@
-"""What the process of the service sets up: the signals that end it, and its descriptors.
+"""The setup of the service's process: the signals that end it, and its descriptors.
 
 The first signal asks, the second ends the process at once.
 """

@@ -129,7 +129,7 @@ def opener_of(
 
 
 def weights_of(settings: Settings) -> Weights:
-    """Return how the drain is shared; whoever has all runs has none in particular."""
+    """Return how the drain is shared; a principal of all runs has no runs of its own."""
     owners = [each.principal() for each in settings.tenants]
     groups = (
         Group(each.name, each.runs, each.drain_weight)
@@ -204,7 +204,7 @@ def who_may(settings: Settings, store: Store, clock: Clock, audit: Audit) -> Acc
 
 
 def tls_of(settings: Settings) -> Tls | None:
-    """Return the certificate of the doors, told of in the log whenever it is read anew."""
+    """Return the certificate of the doors, told of in the log whenever it is read again."""
 
     def tell_of(problem: str | None) -> None:
         if problem is None:

@@ -37,7 +37,7 @@ LISTED = 1000  # keys in an answer
 
 
 class SimulatedObjects:
-    """What lies in the bucket, of all nodes."""
+    """The contents of the bucket, of all nodes."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[ObjectInfo, bytes]] = {}

@@ -1,4 +1,4 @@
-"""What checkpoints cost before anybody has saved one: size, requests, waiting, disk, exposure.
+"""The costs of checkpoints before the first save: size, requests, waiting, disk, exposure.
 
 Everything follows from a ``Plan``: how large the state is, how many save it and how often, and what
 disk, link and bucket take. One save is spread evenly over the nodes; each GPU is a rank. *Direct*
@@ -47,7 +47,7 @@ class SimulatedState:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who saves how much, how often, over what; rates are bytes a second of one node.
+    """The inputs of an estimate: sizes, intervals, links; rates are bytes a second of one node.
 
     Args:
         size_bytes: Of one checkpoint of one job; 0 where only the waiting for requests counts.
@@ -130,7 +130,7 @@ _OPTIONS = {"size_bytes": "size", "put_seconds": "put-time", "part_bytes": "part
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a plan comes to.
+    """The costs of a plan.
 
     Attributes:
         size_bytes: Of a checkpoint; ``node_bytes`` is the share of one node.

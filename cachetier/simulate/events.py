@@ -1,4 +1,4 @@
-"""What happens when: the queue of events, and the clock that follows it."""
+"""The queue of events, and the clock that follows it."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ LATENCY_SECONDS = (0.02, 0.08)  # each node lies at its own distance
 
 @dataclass(frozen=True, slots=True)
 class SimulatedWork:
-    """What a node has to do: so many requests of one size, endless unless said otherwise."""
+    """The work of a node: ``count`` requests of one size, endless unless said otherwise."""
 
     reads: bool = False
     requests: float = math.inf

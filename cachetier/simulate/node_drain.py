@@ -56,7 +56,7 @@ SIZE = Size()
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What all nodes share."""
+    """The things that all nodes share."""
 
     events: Events
     strands: Strands

@@ -1,4 +1,4 @@
-"""What came of a simulation: of each run, of requests, and over time."""
+"""The result of a simulation: of each run, of requests, and over time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """What came of a run.
+    """The result of one run.
 
     ``saves`` ended as ``durable``, ``local_only`` by a policy, ``lost`` with a node, ``refused``
     for want of room, or are ``open`` when the simulation ends. ``durable_seconds`` counts from the
@@ -56,7 +56,7 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class RequestCounts:
-    """What reached the store: taken, told to slow down, or not answered as it was away."""
+    """The requests that reached the store: taken, throttled, or unanswered as it was away."""
 
     accepted: int
     throttled: int
@@ -65,7 +65,7 @@ class RequestCounts:
 
 @dataclass(slots=True)
 class Timeline:
-    """What was seen at ``seconds``: one list of each, equally long.
+    """The samples taken at ``seconds``: one list of each, equally long.
 
     Requests and bytes are those of a second since the instant before. ``fairness`` is Jain's index
     of the bytes that nodes sent which had some to send all the time; None with fewer than two.

@@ -1,4 +1,4 @@
-"""What nodes got: how much, how evenly, and how much was refused."""
+"""The results of nodes: how much each got, how evenly, and how much was refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BURST_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SimulatedShares:
-    """What the nodes got between two instants."""
+    """The results of the nodes between two instants."""
 
     accepted: tuple[int, ...]
     rejected: int

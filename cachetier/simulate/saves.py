@@ -1,4 +1,4 @@
-"""What one node remembers of its saves: the catalog of the simulation, in memory.
+"""The simulated catalog of one node, in memory.
 
 It is the real drain's ``RemoteState``, so what is unfinished, which parts lack and how a save ends
 are asked and written down by the real code.

@@ -45,7 +45,7 @@ class _Table(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Nodes(_Table, frozen=True):
-    """What each node is made of, and how far it lies from the store."""
+    """The hardware of each node, and its distance from the store."""
 
     ranks: Count = 8
     nvme: ScenarioRate = ScenarioRate(6e9)
@@ -108,7 +108,7 @@ class Throttling(_Table, frozen=True):
 
 
 class StoreLimits(_Table, frozen=True):
-    """What the store lets through below each prefix."""
+    """The request limits of the store for each prefix."""
 
     writes_per_second: Positive = WRITES_PER_SECOND
     reads_per_second: Positive = READS_PER_SECOND

@@ -31,7 +31,7 @@ class TokenBucket:
 
 
 class SimulatedAnswer(Enum):
-    """What becomes of a request."""
+    """The fate of a request."""
 
     ACCEPTED = auto()
     THROTTLED = auto()

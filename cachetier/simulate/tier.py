@@ -25,7 +25,7 @@ Ended = Callable[[bool, float], None]
 
 @dataclass(frozen=True, slots=True)
 class TierSetup:
-    """What a node is made of; ``nvme`` in bytes a second."""
+    """The hardware of a node; ``nvme`` in bytes a second."""
 
     drain: DrainSetup
     nvme: float

@@ -19,7 +19,7 @@ from cachetier.status.exposure import of_runs
 
 @dataclass(slots=True)
 class SaveRecord:
-    """What became of one save; instants in seconds since the start.
+    """The outcome of one save; instants in seconds since the start.
 
     ``waited_seconds`` is how long the rank waited for room that waited longest in all.
     """

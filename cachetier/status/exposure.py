@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RunExposure:
-    """What losing this node now would cost one run.
+    """The loss of one run if this node were lost now.
 
     ``exposure_seconds``: how much training would be lost, 0 when nothing newer than the newest
     durable step is at stake here. ``durable_age_seconds``: since the save of that step began; None,

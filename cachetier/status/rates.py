@@ -1,7 +1,7 @@
 """How fast things go on a node: differences between two moments of its status object.
 
 What is verified grows by whole shards, so a difference over one second says little: rates are taken
-over the last ``WINDOW_SECONDS``. The node's own clock times them, and a restart begins anew.
+over the last ``WINDOW_SECONDS``. The node's own clock times them, and a restart begins again.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from cachetier.status.exposure import IncompleteSaves, RunExposure
 
 @dataclass(frozen=True, slots=True)
 class ServiceSnapshot:
-    """What the service knows of the node by itself, whether or not its catalog can be read.
+    """The service's own knowledge of the node, which does not need the catalog.
 
     ``drains`` are those of all remotes by their names, of the durable one first.
     """
@@ -68,7 +68,7 @@ class RemoteProgress:
 
 @dataclass(frozen=True, slots=True)
 class MountExposure:
-    """What losing this node now would cost one mount of the S3 door.
+    """The loss of one mount of the S3 door if this node were lost now.
 
     ``objects`` are acknowledged and not visible in the bucket yet, deletions among them, the oldest
     of them since ``exposure_seconds``; about ``conflicts`` of them a person has to decide.

@@ -83,7 +83,7 @@ class Table:
 
 
 class Headline(NamedTuple):
-    """What losing this node would cost, in a sentence; ``details`` stand below it."""
+    """The loss if this node were lost now, in a sentence; ``details`` stand below it."""
 
     sentence: str
     tone: str

@@ -30,7 +30,7 @@ FEW_INODES_SHARE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What start-up found out: it does not change while the service runs."""
+    """The findings of start-up, which do not change while the service runs."""
 
     cache_dir: str
     filesystem: str

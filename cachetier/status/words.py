@@ -1,4 +1,4 @@
-"""What people read of a status object, in the same words on a terminal and in the console."""
+"""The texts of a status object, in the same words on a terminal and in the console."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Incidents:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look for new incidents; called by whoever records one."""
+        """Look for new incidents; the recorder of an incident calls this."""
         self._newest = self._store.read(notes.newest_incident)
 
     def listen(self, client_id: str, since: float) -> None:

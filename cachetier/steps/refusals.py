@@ -1,4 +1,4 @@
-"""What callers hear of a step that is not there, or whose save has ended."""
+"""The errors for a step that is not there, or whose save has ended."""
 
 from __future__ import annotations
 

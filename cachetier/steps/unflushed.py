@@ -1,7 +1,7 @@
 """Steps that a node acknowledged and that are not durable yet, as notes in the bucket tell of them.
 
 Each node keeps one note for each run of which it has such steps, and takes it away when there is
-none left. A job that starts elsewhere reads the notes, so that it does not begin anew beside steps
+none left. A job that starts elsewhere reads the notes, so that it does not begin again beside steps
 that will be published later. No acknowledgement waits for a note: it is written a second later,
 unless the step is durable by then, and while the bucket is away it is owed.
 
@@ -74,7 +74,7 @@ UNKNOWN = b""
 
 @dataclass(slots=True)
 class _Note:
-    """What the bucket has of the note of a run: ``body`` is None for nothing."""
+    """The note of a run as the bucket has it: ``body`` is None for nothing."""
 
     body: bytes | None = UNKNOWN
     saves: Mapping[int, UnflushedSave] = field(default_factory=dict)

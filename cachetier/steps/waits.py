@@ -27,14 +27,14 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class AskBucket(Generic[Answer]):
-    """What a look says that cannot tell without the bucket: ``look`` asks it, and may take long."""
+    """The result of a look that needs the bucket: ``look`` asks it, and may take long."""
 
     look: Callable[[], Answer | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[Answer]):
-    """What callers wait for.
+    """The conditions that callers wait for.
 
     Args:
         key: The same for those who ask the same.

@@ -130,7 +130,7 @@ class WholeSteps:
         if found is None:
             raise NotFoundError(
                 f"no remote has {run}/{step}",
-                hint="What is not published yet is on the nodes that saved it.",
+                hint="A step that is not published yet is only on the nodes that saved it.",
                 run=run,
                 step=step,
             )

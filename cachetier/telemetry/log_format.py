@@ -142,7 +142,7 @@ class OneStream(logging.StreamHandler[TextIO]):
 
 
 class _Lines(logging.Formatter):
-    """What both forms have in common."""
+    """The base of both log formats."""
 
     def __init__(self, secrets: Sequence[str]) -> None:
         super().__init__()

@@ -43,7 +43,7 @@ class Series:
 
     @property
     def unit(self) -> str:
-        """What its value counts, as the name says."""
+        """The unit of its value, as the name ends in it."""
         if "per_second" in self.name:
             return "per second"
         last = self.name.rsplit("_", 1)[-1]
@@ -429,7 +429,7 @@ _SERVICE = (
 )
 
 SECTIONS: tuple[tuple[str, tuple[Series, ...]], ...] = (
-    ("What losing this node would cost", _EXPOSURE),
+    ("Loss if this node is lost", _EXPOSURE),
     ("Puts and gets", _FLOW),
     ("The drain", _DRAIN),
     ("The remotes", _REMOTES),

@@ -24,7 +24,7 @@ Kind = tuple[object, ...]
 
 @dataclass(slots=True)
 class _Seen:
-    """What of one kind was held back since ``since``."""
+    """The events of one kind that were held back since ``since``."""
 
     event: Event
     like: dict[str, Any]

@@ -199,7 +199,7 @@ class SaveSpans(logging.Handler):
         failed: bool = False,
         links: tuple[Link, ...] = (),
     ) -> Span:
-        """Make a span below the root of its save; whoever asked for it ends it."""
+        """Make a span below the root of its save; the caller ends it."""
         above = self._save(fields).context()
         began = _nanoseconds(ended - float(fields.get("seconds") or 0.0))
         span = self._tracer.start_span(

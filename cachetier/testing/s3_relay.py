@@ -19,7 +19,7 @@ _FLAWS = (Trouble.WRONG_CHECKSUM, Trouble.WRONG_ETAG, Trouble.BROKEN_XML)
 
 
 class Surroundings(Protocol):
-    """What a relay needs to know of its proxy."""
+    """The proxy as a relay sees it."""
 
     upstream: tuple[str, int]
     troubles: Troubles

@@ -19,7 +19,7 @@ from cachetier.testing.s3_operations import OPERATIONS, operation_of
 
 
 class Trouble(StrEnum):
-    """What can happen to a request."""
+    """The faults that can happen to a request."""
 
     # Answered by the proxy; the server never sees the request.
     SLOW_DOWN = "slow_down"  # 503
@@ -169,7 +169,7 @@ class _Armed:
 
 
 class Troubles:
-    """What goes wrong: thread-safe, and changeable while the proxy runs.
+    """The set of faults: thread-safe, and changeable while the proxy runs.
 
     ``seen`` counts the requests by operation, ``fired`` the troubles that struck, ``struck`` the
     requests that they struck by (trouble, operation).

@@ -81,7 +81,7 @@ class Client(ReadCalls):
         super().__init__(ServiceCalls(single, lasting, hello, clock, workers, run))
 
     def __reduce__(self) -> tuple[Callable[[], Client], tuple[()]]:
-        """Pickle it by its settings: the other process connects anew, with its own token."""
+        """Pickle it by its settings: the other process connects again, with its own token."""
         return self._again, ()
 
     # --- shards ----------------------------------------------------------------------------------

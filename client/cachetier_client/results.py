@@ -1,4 +1,4 @@
-"""What calls return: frozen values, read from replies that may carry more fields than we know.
+"""The results of calls: frozen values, read from replies that may carry more fields than we know.
 
 Source: docs/protocol.md, "Operations".
 """
@@ -220,7 +220,7 @@ class PinInfo:
 
 @dataclass(frozen=True, slots=True)
 class StillComing:
-    """What of a step that is brought back is not on the node yet."""
+    """The part of a step that is still being brought back to the node."""
 
     shards: int
     size_bytes: int
@@ -228,7 +228,7 @@ class StillComing:
 
 @dataclass(frozen=True, slots=True)
 class LevelReached:
-    """What a wait ended with: the level, and how long after the save's start it was looked at."""
+    """The result of a wait: the level, and how long after the save's start it was looked at."""
 
     level: str
     age_seconds: float

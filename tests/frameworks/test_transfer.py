@@ -97,7 +97,9 @@ def test_what_cannot_be_meant_is_refused(served: Served, tmp_path: Path) -> None
     assert run(served, "put", "step-1").code == 2
     missing = run(served, "put", str(tmp_path / "step-1"), "r")
     assert (missing.code, "No such file" in missing.err) == (2, True)
-    assert "--format 'onnx' is none of" in run(served, "get", "r", "1", "x", "--format", "onnx").err
+    assert (
+        "--format 'onnx' is not one of" in run(served, "get", "r", "1", "x", "--format", "onnx").err
+    )
     assert run(served, "ls", "--json").json["runs"] == []
 
 

@@ -98,7 +98,7 @@ def test_what_the_bucket_does_not_even_look_up_can_be_dropped_and_not_sent_again
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (["resolve", "mine", "data", "data/a"], 2, "HOW 'mine' is none of ours"),
+        (["resolve", "mine", "data", "data/a"], 2, "HOW 'mine' is not one of ours"),
         (["resolve", "ours", "data", "data/a"], 1, "No object data/a of mount data is in conflict"),
         (["resolve", "ours", "none", "data/a"], 1, "is in conflict"),
         (["resolve", "release", "marks", "marks/latest"], 1, "waits"),

@@ -214,7 +214,7 @@ def _numbers(bucket: BareBucket, run: str) -> list[int]:
 
 
 def _traceback(line: bytes) -> str:
-    """Return the traceback that a line of the log has, if it is none of the announced."""
+    """Return the traceback that a line of the log has, if it is not one of the announced."""
     try:
         entry = json.loads(line)
     except ValueError:

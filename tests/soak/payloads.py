@@ -38,5 +38,5 @@ def payload(run: str, step: int, save: str, name: str, version: int, size_bytes:
 
 
 def checksum(data: bytes | memoryview) -> str:
-    """Return what the oracle knows bytes by; it is none of the digests of cachetier."""
+    """Return what the oracle knows bytes by; it is not one of the digests of cachetier."""
     return hashlib.blake2b(data, digest_size=12).hexdigest()

@@ -22,7 +22,7 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 def doing(access: Access, scope: Scope, operation: str) -> AbstractContextManager[None]:
-    """Let whoever calls do ``operation`` on what the path names; see ``Access.doing``."""
+    """Allow the caller ``operation`` on the thing that the path names; see ``Access.doing``."""
     target: RequestTarget | None = scope[TARGET]
     if target is None:
         return access.doing(caller_of(scope), operation)

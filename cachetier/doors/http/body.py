@@ -256,7 +256,7 @@ class _BodyFilling:
 
     @property
     def room(self) -> memoryview:
-        """What is empty of the block that fills; never nothing after ``relieve``."""
+        """The empty rest of the block that fills; never nothing after ``relieve``."""
         return self._block[self._filled :]
 
     def grow(self, count: int) -> None:

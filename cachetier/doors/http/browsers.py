@@ -1,4 +1,6 @@
-"""What a browser may send: only what a page of this service has it send. Pure rules on a head.
+"""The rules for browsers: a browser may send only requests that a page of this service makes.
+
+Pure rules on a head.
 
 A page of somebody else can have a browser send what it likes to a node that the browser reaches,
 with the reader's cookies. What it cannot do is forge these headers:

@@ -1,4 +1,4 @@
-"""What stands before every application of a door: one request and its answer, and who crowds.
+"""The front of every application of a door: one request, its answer, and the crowding limit.
 
 Whatever an application raises is answered in the door's own form; an answer that has begun can only
 be cut off.

@@ -107,7 +107,7 @@ class Guard(Front):
         await self._routes(scope, _replay(body, exchange.receive), exchange.send)
 
     def _refuse_strangers(self, scope: Scope, address: str) -> None:
-        """Refuse what a page that is not ours has a browser send, whoever reads it."""
+        """Refuse requests that a page of another site has a browser send."""
         try:
             judge(scope["method"], scope["path"], Headers(scope=scope), self._access.hosts)
         except (CrossSiteError, MisdirectedError) as error:

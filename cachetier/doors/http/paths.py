@@ -20,7 +20,10 @@ _SHARDS = "shards"
 
 @dataclass(frozen=True, slots=True)
 class RequestTarget:
-    """What a path under ``/v1/runs/`` is about. ``rest`` follows the step: ``("seal",)``."""
+    """The run, step or shard that a path under ``/v1/runs/`` names.
+
+    ``rest`` follows the step: ``("seal",)``.
+    """
 
     run: str
     step: int | None = None

@@ -264,7 +264,7 @@ class WatchedProtocol(HttpToolsProtocol):
         return now - self._stuck_since > self.limits.progress_seconds
 
     def resume_writing(self) -> None:
-        """Go on: the reader took all but a little, and what is unsent counts anew."""
+        """Go on: the reader took all but a little, and what is unsent counts again."""
         self._unsent_bytes = 0
         super().resume_writing()
 
@@ -318,7 +318,7 @@ class Crowd:
 
 
 class Entrance(asyncio.BufferedProtocol):
-    """What a transport talks to: hands on to uvicorn's protocol what it reads in small pieces."""
+    """The protocol of a transport: passes what it reads on to uvicorn's, in small pieces."""
 
     def __init__(
         self, config: Config, server_state: ServerState, app_state: dict[str, Any]

@@ -17,7 +17,7 @@ class _Request(BaseModel):
 
 
 class SealRequest(_Request):
-    """Who seals, or aborts, a rank's part."""
+    """The rank and save whose part is sealed or aborted."""
 
     rank: Count = 0
     world_size: Annotated[Count, Field(ge=1)] = 1
@@ -28,7 +28,7 @@ class SealRequest(_Request):
 
 
 class FlushRequest(_Request):
-    """What to flush; everything when ``run`` is null."""
+    """The run and step to flush; everything when ``run`` is null."""
 
     run: str | None = None
     step: Count | None = None
@@ -43,14 +43,14 @@ class LeaveRequest(_Request):
 
 
 class RestoreRequest(_Request):
-    """What to bring back of a step; all when no ``ranks`` are named."""
+    """The ranks of a step to bring back; all when no ``ranks`` are named."""
 
     ranks: list[Count] = []
     timeout_seconds: Seconds = 60.0
 
 
 class IncidentsRequest(_Request):
-    """Which client asks what befell its runs; ``clear``: it need not be told again."""
+    """The client that asks for incidents of its runs; ``clear``: it has seen them."""
 
     client_id: Annotated[str, Field(min_length=1, max_length=64)]
     clear: Annotated[bool, Field(strict=True)] = True
@@ -150,7 +150,7 @@ class Deleted(BaseModel):
 
 
 class CollectRequest(_Request):
-    """What to collect: all that is older; with ``dry_run`` it is only shown."""
+    """The age of rubbish to collect; with ``dry_run`` it is only shown."""
 
     dry_run: Annotated[bool, Field(strict=True)] = True
     older_than_seconds: Annotated[float, Field(ge=0)] = 86_400.0
@@ -181,7 +181,7 @@ class PinsModel(BaseModel):
 
 
 class CollectionModel(BaseModel):
-    """What there was to collect; ``rubbish`` lists the first 1000 of ``found``."""
+    """The result of a collection; ``rubbish`` lists the first 1000 of ``found``."""
 
     dry_run: bool
     found: int
@@ -213,7 +213,7 @@ class PendingStepModel(BaseModel):
 
 
 class ComingBack(BaseModel):
-    """What of a step is not here yet."""
+    """The part of a step that is not here yet."""
 
     shards: int
     size_bytes: int

@@ -184,7 +184,7 @@ class _Server(uvicorn.Server):
             connection.close()
 
     async def _admit(self, connection: socket.socket) -> None:
-        """Shake hands, if that is wanted; whoever does not in time, or cannot, is hung up on."""
+        """Do the TLS handshake, if TLS is on; hang up on a peer that fails it or is late."""
         task = asyncio.current_task()
         assert task is not None
         self._arriving[task] = None

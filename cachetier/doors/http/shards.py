@@ -52,7 +52,10 @@ METHODS = ("PUT", "GET", "HEAD", "DELETE")
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What of a shard: the header ``Range``; whether it ``counts`` towards bringing all of it."""
+    """The part of a shard that is asked for (the header ``Range``).
+
+    ``counts``: towards all of it.
+    """
 
     range: str | None
     counts: bool

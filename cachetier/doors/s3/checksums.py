@@ -1,4 +1,4 @@
-"""What a client declared of its bytes, taken once on their way, and held against them at the end.
+"""The checksums that a client declared: computed as bytes come, compared at the end.
 
 A CRC-64/NVME is not taken here: the file's blocks have it anyway, and it is told at the end.
 """
@@ -98,7 +98,7 @@ class Checksums:
 
     @property
     def declared_md5(self) -> str | None:
-        """What Content-MD5 says, in hexadecimal."""
+        """The digest in Content-MD5, in hexadecimal."""
         return None if self._md5 is None else self._md5.hex()
 
     @property
@@ -141,7 +141,7 @@ class Checksums:
 
 
 def headers_of(checksums: Mapping[str, str]) -> dict[str, str]:
-    """Return checksums as headers of an answer; whoever reads them skips those of parts' ones."""
+    """Return checksums as headers of an answer; readers skip the checksums of checksums."""
     named = {f"{HEADER}{name.lower()}": value for name, value in checksums.items()}
     return {**named, **{f"{HEADER}type": kind for kind in _kinds(checksums)}}
 

@@ -1,4 +1,4 @@
-"""What S3 calls each error, and with which status: clients decide by both whether to try again."""
+"""S3's code and status for each error: clients decide by both whether to try again."""
 
 from __future__ import annotations
 

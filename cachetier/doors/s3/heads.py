@@ -1,4 +1,4 @@
-"""What of a put's headers is kept with the object."""
+"""The headers of a put that are kept with the object."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _last(found: Sequence[FoundObject], prefixes: Sequence[str]) -> str:
 
 
 class KeyEncoding:
-    """How keys stand in a document: as they are, or encoded for whoever asked for that."""
+    """How keys stand in a document: as they are, or encoded if the client asked for that."""
 
     def __init__(self, request: S3Request) -> None:
         self._kind = request.query.get("encoding-type")
@@ -104,7 +104,7 @@ def first_version(
 def second_version(
     request: S3Request, objects: Objects, mounts: Sequence[Mount], owner: str
 ) -> Fields:
-    """Return the document of ListObjectsV2; ``owner`` is everything's, for whoever asks."""
+    """Return the document of ListObjectsV2; ``owner`` owns every key, for clients that ask."""
     token, start_after = request.query.get("continuation-token"), request.query.get("start-after")
     if request.query["list-type"] != "2":
         raise refused("InvalidArgument", "list-type can only be 2")
@@ -170,4 +170,6 @@ def _after_of(token: str) -> str:
     try:
         return base64.urlsafe_b64decode(token.encode()).decode()
     except (ValueError, binascii.Error):
-        raise refused("InvalidArgument", "the continuation token is none of ours") from None
+        raise refused(
+            "InvalidArgument", "the continuation token was not made by this service"
+        ) from None

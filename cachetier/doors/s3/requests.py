@@ -36,7 +36,7 @@ _NO_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 @dataclass(frozen=True, slots=True)
 class S3Request:
-    """What was asked for. ``bucket`` and ``key`` are empty where none is named.
+    """A request as it was parsed. ``bucket`` and ``key`` are empty where none is named.
 
     ``headers`` are by their names in lower case; of one that came several times the values stand
     behind each other. ``scope`` is ASGI's own, ``resource`` the path as errors repeat it.

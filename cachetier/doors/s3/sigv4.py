@@ -71,7 +71,7 @@ class RawRequest:
 
 
 class SignedRequest:
-    """What a request says of its signature.
+    """The fields of a request's signature.
 
     Attributes:
         key_id: Whose key it claims to be signed with.

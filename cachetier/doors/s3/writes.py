@@ -34,7 +34,7 @@ LONGEST_WAIT_SECONDS = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """What the answer to a write waits for, and until when on the monotonic clock."""
+    """The level that the answer to a write waits for, and its deadline on the monotonic clock."""
 
     level: Level
     ends_at: float

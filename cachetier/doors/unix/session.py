@@ -530,7 +530,7 @@ class Session:
 
     @property
     def _rank(self) -> str:
-        """What tells this client from others."""
+        """The identity that tells this client from others."""
         return self._client_id or self._caller.own(f"connection-{id(self)}")
 
 

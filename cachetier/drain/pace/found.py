@@ -21,7 +21,7 @@ class _KeptFinding(msgspec.Struct, frozen=True):
 
 
 class Found:
-    """What ``descriptor``, a locked file, says of one remote."""
+    """The record of one remote in ``descriptor``, a locked file."""
 
     def __init__(self, descriptor: int, remote: RemoteSettings) -> None:
         self._descriptor = descriptor

@@ -50,7 +50,7 @@ class _Mean:
 
 
 class Throughput:
-    """What is known of one link. Pure: callers pass the time."""
+    """The measured throughput of one link. Pure: callers pass the time."""
 
     def __init__(self) -> None:
         self._full = _Mean()

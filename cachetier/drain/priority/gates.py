@@ -18,7 +18,7 @@ class ComputeSlots:
     """Lets up to ``limit`` threads through at once, fewer after ``allow``. Thread-safe.
 
     A thread must not ask for a second slot while it has one, and should ask for each piece of work
-    anew (a frame, a part): what is allowed changes in between.
+    again (a frame, a part): what is allowed changes in between.
     """
 
     def __init__(self, limit: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:

@@ -39,7 +39,7 @@ READER_PAUSE_SECONDS = 0.1
 
 
 class Restraint(IntEnum):
-    """What is slowed; each includes the one before."""
+    """The work that is slowed; each level includes the one before."""
 
     NONE = 0
     COMPRESSOR = 1
@@ -68,7 +68,7 @@ class PressureSample:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What happened between two samples.
+    """The pressure between two samples.
 
     ``cpu`` and ``io`` are per cent of the time that others waited, None where nobody can tell.
     ``hunger`` is the part of the time that the drain's threads waited when they could have run, 0
@@ -91,7 +91,10 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """What ``serve`` knows of the ranks: how many say what they do, and how many compute now."""
+    """The state of the ranks as ``serve`` knows it.
+
+    How many say what they do, and how many compute now.
+    """
 
     hinting_ranks: int = 0
     busy_ranks: int = 0
@@ -109,7 +112,7 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Stance:
-    """What was decided; the standing ``due`` has been so for ``due_seconds``.
+    """The decision; the standing ``due`` has been so for ``due_seconds``.
 
     A drain begins with a large share, or its start alone would take a busy node half a minute.
     """

@@ -1,4 +1,4 @@
-"""What a mount of the S3 door needs next, by the order that its bucket has to keep.
+"""The next work for a mount of the S3 door, by the order that its bucket has to keep.
 
 A version becomes visible once no version that it may speak of is unshown, nor an earlier one of its
 key, and once what it waits for at other nodes is there. What has to wait, and is not tiny, is sent
@@ -23,7 +23,7 @@ from cachetier.model.objects import ObjectVersion, may_show
 
 @dataclass(frozen=True, slots=True)
 class MountView:
-    """What the bucket of a mount does not show yet.
+    """The objects that the bucket of a mount does not show yet.
 
     Attributes:
         unshown: The oldest versions, in order; those in conflict are among them.

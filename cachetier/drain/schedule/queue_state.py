@@ -117,7 +117,7 @@ EQUAL = Weights()
 
 @dataclass(frozen=True, slots=True)
 class RunShares:
-    """What was handed out to runs: of the whole link, and inside of each group."""
+    """The bytes handed out to runs: of the whole link, and inside of each group."""
 
     inside: Mapping[str, FlowShares] = field(default_factory=dict)
 
@@ -139,7 +139,7 @@ class RunShares:
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """What was handed out so far: to runs, and of what is urgent to each of its classes."""
+    """The bytes handed out so far: to runs, and of urgent work to each of its classes."""
 
     runs: RunShares = field(default_factory=RunShares)
     urgent: FlowShares = field(default_factory=FlowShares)

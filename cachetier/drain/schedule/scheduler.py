@@ -75,7 +75,7 @@ class SaveView:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What to do now, and in how many seconds time alone makes more work due (None: never).
+    """The tasks to do now, and in how many seconds time alone makes more work due (None: never).
 
     ``fairness`` is how the shares stand once ``work`` is handed out.
     """
@@ -207,7 +207,7 @@ def _works(view: SaveView, situation: Situation) -> Iterator[Work]:
 
 
 def _aftermath(view: SaveView, situation: Situation) -> Iterator[Work]:
-    """What a save left at the remote goes once nothing is in flight that could add to it."""
+    """Remove leftovers of a save at the remote once nothing in flight could add to them."""
     kind = TaskKind.DELETE if view.save.state is SaveState.DELETED else TaskKind.SWEEP
     own = Work(kind, view.save)
     busy = any(key[0] == view.save.number and key != own.key for key in situation.in_flight)

@@ -20,7 +20,7 @@ from cachetier.model.shard import Shard
 
 
 class TaskKind(StrEnum):
-    """What there is to do; PUBLISH is repeated until the step's manifest exists.
+    """The kind of a task; PUBLISH is repeated until the step's manifest exists.
 
     FOLLOW asks whether rank 0 of the save has sealed, on whatever node, and is repeated until then.
     PACK sends small shards of a rank as one object. SWEEP aborts what a save that has ended left
@@ -92,7 +92,7 @@ class Work:
 
     @property
     def key(self) -> Key:
-        """What this work has to itself while in flight.
+        """The key that this work locks while in flight.
 
         For a shard it is the name, not the version: two versions must never race for one object.
         The parts of two versions may be sent beside each other.

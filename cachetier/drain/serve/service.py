@@ -489,7 +489,7 @@ class DrainService:
             code = IntegrityError.code
         mount = found.run.removeprefix(MOUNT_MARK)
         hint = (
-            "What is put under this key waits. Decide with "
+            "Later puts under this key wait. Decide with "
             f"`cachetier s3 resolve ours {mount} KEY`, which {ours}, "
             f"or `cachetier s3 resolve theirs {mount} KEY`, which drops ours."
         )

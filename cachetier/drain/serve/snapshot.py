@@ -1,4 +1,4 @@
-"""What the scheduler looks at, read from the state of one remote: bounded, whatever lies there.
+"""The scheduler's input, read from the state of one remote: bounded, whatever lies there.
 
 The reads follow one another, so each save is seen parts first: nothing is added to a sealed part.
 """

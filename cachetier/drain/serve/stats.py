@@ -1,4 +1,4 @@
-"""What happens in a drain: each happening is told here once, and here alone.
+"""The record of a drain: each event is counted here once, and only here.
 
 From it come the line of the log, the counts of the status object and of Prometheus, and the
 histograms. The counts exist once: Prometheus reads them from the same snapshot as status.
@@ -88,7 +88,7 @@ class RemoteSnapshot:
 
 @dataclass(slots=True)
 class CodecTotals:
-    """What was stored in one way since the start."""
+    """Totals of one codec since the start."""
 
     shards: int = 0
     size_bytes: int = 0
@@ -97,7 +97,7 @@ class CodecTotals:
 
 @dataclass(slots=True)
 class PackTotals:
-    """What went in packs since the start."""
+    """Totals of packs since the start."""
 
     packs: int = 0
     shards: int = 0
@@ -135,7 +135,7 @@ class DrainSnapshot:
 
     @classmethod
     def unknown(cls, remote: str) -> DrainSnapshot:
-        """Return what is said of a remote that nobody drains to."""
+        """Return the status of a remote that nothing is drained to."""
         return cls(RemoteSnapshot(remote))
 
     @property

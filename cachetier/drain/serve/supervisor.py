@@ -260,7 +260,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def environment_of_drain(environment: Mapping[str, str]) -> dict[str, str]:
     """Return what a drain gets of the service's environment: the keys to its bucket, but no other.
 
-    Settings come by the channel, and the token of the doors is none of its business.
+    Settings come by the channel, and the token of the doors is not one of its business.
     """
     return {
         name: value

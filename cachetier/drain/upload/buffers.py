@@ -16,7 +16,9 @@ PIECE_BYTES = 512 << 10  # with smaller ones calls cost more than what they move
 
 
 class Buffers:
-    """Lends buffers of up to ``budget_bytes`` in all; whoever finds no room waits. Thread-safe.
+    """Lends buffers of up to ``budget_bytes`` in all; a caller that finds no room waits.
+
+    Thread-safe.
 
     Within the budget buffers are kept and lent again, as fresh memory is slow to touch.
     A thread must not borrow a second buffer while it has one.

@@ -22,7 +22,10 @@ LEAST_GAIN = 0.05
 
 @dataclass(frozen=True, slots=True)
 class CompressionSample:
-    """What compressing gave lately: stored by raw bytes, and the seconds of one thread for each."""
+    """The recent yield of compression.
+
+    Stored by raw bytes, and the seconds of one thread for each.
+    """
 
     ratio: float
     seconds_per_byte: float
@@ -54,7 +57,7 @@ class LinkRate:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What there is to work with now: a link, None where unknown, and threads that may compress."""
+    """The resources there are now: a link, None where unknown, and threads that may compress."""
 
     link: LinkRate | None
     threads: int

@@ -111,7 +111,7 @@ class MountDeletions:
         self._sweep()
 
     def _found(self, listed: ListedObject) -> DeletionRecord | None:
-        """Return a record; None where it is gone, or is none of ours: anybody may write there."""
+        """Return a record; None if it is gone or not ours: anybody may write there."""
         with suppress(ObjectMissingError, IntegrityError, ValueError, RecursionError):
             if listed.size_bytes <= RECORD_LIMIT_BYTES:
                 return DeletionRecord.of_bytes(self._store.get(listed.key), listed.modified_at)

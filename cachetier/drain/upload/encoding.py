@@ -1,6 +1,6 @@
 """The encoding of one upload: every block alike, or each as pays at that moment.
 
-The codec of an upload holds for all of it. What ``auto`` decides anew before each block is whether
+The codec of an upload holds for all of it. What ``auto`` decides again before each block is whether
 the block is compressed or only stored in its frame: any zstd decoder reads both.
 """
 

@@ -20,7 +20,7 @@ FLUSH_SECONDS = 2.0
 
 
 class Journal:
-    """What is known of one upload in parts, as long as this process runs.
+    """The state of one upload in parts, as long as this process runs.
 
     Attributes:
         record: The upload begun before; without its parts.

@@ -39,7 +39,9 @@ class SupersededError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ObjectTarget(UploadTarget):
-    """What is to lie under a key, and over what: ``base`` is None where that is not known.
+    """The object to write under a key, and the one it replaces.
+
+    ``base`` is None where that is not known.
 
     The metadata are the client's, and ours. ``conditional``: the client said what it may replace.
     ``margin_seconds``: see ``judge``. ``saw`` hears of a version of our own that this directory has
@@ -96,7 +98,7 @@ class ObjectTarget(UploadTarget):
 
     @property
     def first_condition(self) -> Condition | None:
-        """What to write under before anybody looked: most keys are new.
+        """The condition of a first write, before a look at the key: most keys are new.
 
         Raises:
             SupersededError: As ``over`` where nothing lies.

@@ -1,7 +1,7 @@
 """The memory of one part of frames: filled, then sent, and given back as it goes out.
 
 A part lies in pieces. While others wait for memory, what has been sent of a part is theirs; a part
-of which something was given back cannot be sent again, and its frames are made anew.
+of which something was given back cannot be sent again, and its frames are made again.
 """
 
 from __future__ import annotations

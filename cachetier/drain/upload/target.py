@@ -91,7 +91,9 @@ class StrayObjectError(ConflictError):
 
 @dataclass(frozen=True, slots=True)
 class UploadTarget:
-    """What is to lie where; ``metadata`` is that of raw bytes, ``mode`` how it may be compressed.
+    """The object to write, and its key.
+
+    ``metadata`` is that of raw bytes, ``mode`` how it may be compressed.
 
     Attributes:
         run: For those who look at what was decided.
@@ -136,7 +138,7 @@ class UploadTarget:
 
     @property
     def first_condition(self) -> Condition | None:
-        """What to write under before anybody looked: most keys are new."""
+        """The condition of a first write, before a look at the key: most keys are new."""
         return IF_ABSENT
 
     def look(

@@ -98,7 +98,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class UploadContext:
-    """What all uploads to one store share.
+    """The state that all uploads to one store share.
 
     Args:
         store: Where to.
@@ -388,7 +388,7 @@ class Upload:
         self._done = [part for part in recorded if is_listed(part, listed)]
         self._done = whole_frames(self._done) if self._encoding is not None else self._plan()[0]
         if len(self._done) < len(recorded):
-            # A part that is sent anew must not be taken for an old one.
+            # A part that is sent again must not be taken for an old one.
             journal.begun(record)
             for part in self._done:
                 journal.part_done(part)

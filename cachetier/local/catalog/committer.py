@@ -7,7 +7,7 @@ caller pays no thread switch, and one who has several operations pays one sync f
 The first transaction that the disk failed is final: SQLite would go on after a failed sync and
 report success, so from then on every operation is refused. A full disk and a lock that another
 process holds are no such failure: nothing was synced, and the callers may try again. On a full disk
-the log is emptied into the database and begun anew, with room from the catalog's reserve.
+the log is emptied into the database and begun again, with room from the catalog's reserve.
 """
 
 from __future__ import annotations

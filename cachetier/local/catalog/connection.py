@@ -264,7 +264,7 @@ def created_at(connection: apsw.Connection) -> float:
 
 
 def _keep_plans(connection: apsw.Connection) -> None:
-    """Plan each statement once: by default SQLite plans joins anew for every value bound."""
+    """Plan each statement once: by default SQLite plans joins again for every value bound."""
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
 
 
@@ -332,7 +332,7 @@ def _made(spare: Path) -> bool:
 def is_full(connection: apsw.Connection, error: apsw.Error) -> bool:
     """Return whether the disk had no room; SQLite calls only some of these cases ``full``.
 
-    A sync that failed for want of room is none of them: what it did not write is lost.
+    A sync that failed for want of room is not one of them: what it did not write is lost.
     """
     if isinstance(error, apsw.CantOpenError):  # what the system said of it is forgotten by then
         inodes = inodes_of(Path(connection.filename).parent)

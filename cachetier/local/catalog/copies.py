@@ -1,4 +1,4 @@
-"""What remotes hold: verified and lost shards, packs, parts, and how far saves are at each remote.
+"""The contents of remotes: verified and lost shards, packs, parts, and the progress of saves.
 
 Only ``serve`` writes it; the drain process reports over its channel and waits for the answer, so
 what it was told is recorded is synced. Each function that writes runs inside a transaction
@@ -56,7 +56,7 @@ from cachetier.model.shard import Shard
 
 @dataclass(frozen=True, slots=True)
 class SaveCopy:
-    """What a save has reached at one remote."""
+    """The progress of a save at one remote."""
 
     remote: str
     state: CopyState
@@ -66,7 +66,7 @@ class SaveCopy:
 
 @dataclass(frozen=True, slots=True)
 class SaveOutcome:
-    """What came of a report that a save ended: whether it is news, and shards whose files go.
+    """The result of a report that a save ended: whether it is news, and shards whose files go.
 
     ``wait``: it has not ended for all that, as the durable remote has not decided yet.
     """
@@ -78,7 +78,7 @@ class SaveOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a remote has still to get; ``given_up`` counts the steps that it will never get whole.
+    """The backlog of a remote; ``given_up`` counts the steps that it will never get whole.
 
     ``since``: when the first of it was sealed here; None where nothing waits.
     """

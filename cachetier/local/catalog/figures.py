@@ -126,7 +126,7 @@ class SupersededObject:
 
 @dataclass(frozen=True, slots=True)
 class MountTotals:
-    """What a mount of the S3 door has here that its bucket does not show yet.
+    """The objects of a mount of the S3 door that its bucket does not show yet.
 
     ``objects`` are versions, deletions among them; in ``conflicts`` a person has to decide about
     some. ``dirty`` are their pieces, with those of uploads that are not complete. ``oldest_at``:
@@ -204,7 +204,9 @@ class NodeTotals:
 
 @dataclass(frozen=True, slots=True)
 class RankProgress:
-    """What a rank put into a save here, and how far it is at one remote; times in UTC seconds.
+    """The shards a rank put into a save here, and their progress at one remote.
+
+    Times in UTC seconds.
 
     ``uploaded_at``: when the last of the ``uploaded`` shards was verified there.
     """
@@ -667,7 +669,7 @@ def shard_places(
 
 
 def shard_place(sql: apsw.Connection, number: int, remote: str, version: int) -> ShardPlace | None:
-    """Return where one shard of a save is; None: there is none of this version."""
+    """Return where one shard of a save is; None: this version has none."""
     row = sql.execute(f"{_PLACE} AND shards.version = ?3", (number, remote, version)).fetchone()
     return None if row is None else _place_of(row)
 

@@ -37,7 +37,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class PinTotals:
-    """What pins hold on this node."""
+    """The room that pins hold on this node."""
 
     steps: int = 0
     size_bytes: int = 0

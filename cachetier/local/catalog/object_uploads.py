@@ -94,7 +94,7 @@ class Completion:
 
     @property
     def digest(self) -> bytes:
-        """What tells whether another completion lists the same."""
+        """The fingerprint that tells whether another completion lists the same parts."""
         listed = json.dumps([(part.number, part.etag) for part in self.parts])
         return rows.packed(digests.digest_of(listed.encode()))
 

@@ -71,7 +71,10 @@ SUPERSEDED_KEPT = 20  # of each mount
 
 @dataclass(frozen=True, slots=True)
 class InBucket:
-    """What a look found in the bucket under a key: ``etag`` is the door's, empty for nothing."""
+    """The object that was found in the bucket under a key.
+
+    ``etag`` is the door's, empty for nothing.
+    """
 
     etag: str = NOTHING_THERE
     remote_etag: str = NOTHING_THERE

@@ -1,4 +1,4 @@
-"""What ranks change: puts, seals and aborts, and whether they are admitted.
+"""The changes that ranks make: puts, seals and aborts, and whether they are admitted.
 
 Each function that writes runs inside a transaction (``Store.write``). Decisions are taken inside
 it, by the pure rules of ``model``.

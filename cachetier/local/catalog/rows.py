@@ -80,7 +80,7 @@ LOST_WITH_LOG = (
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What shards that were replaced here may have left at a remote under the key of the new one.
+    """The leftovers of replaced shards at a remote, under the key of the new one.
 
     Attributes:
         uploads: Unfinished ones, by id: the completion of one may be under way still.
@@ -144,7 +144,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What the drain owes an unfinished save; ``whole``: sealed by all its ranks, here."""
+    """The work that the drain owes an unfinished save; ``whole``: sealed by all its ranks, here."""
 
     save: Save
     shards: int

@@ -42,7 +42,10 @@ _FOLDER = re.compile(r"[0-9a-f]{2}", re.ASCII)
 
 
 class Files(Protocol):
-    """What the store needs of a disk; ``testing`` has one that fails and one that forgets."""
+    """The disk operations that the store needs.
+
+    ``testing`` has one that fails and one that forgets.
+    """
 
     def create(self, size_bytes: int, *, memory: bool = False) -> tuple[str, int]:
         """Create a preallocated data file, on the disk or in memory.
@@ -84,7 +87,7 @@ class Files(Protocol):
         """Return whether nobody has the file open but by ``descriptor``, which only reads."""
 
     def cut(self, descriptor: int) -> None:
-        """Free what an unlinked file takes on the disk, whoever has it open."""
+        """Free the blocks of an unlinked file, even if a process has it open."""
 
     def remove(self, file_id: str) -> None:
         """Remove the file; a missing one is no error."""
@@ -378,7 +381,7 @@ def _refuse_writers(descriptor: int) -> None:
 
 
 def _lease(descriptor: int, kind: int) -> None:
-    """Take a lease on a file; whoever opens it meanwhile waits until it is dropped.
+    """Take a lease on a file; a process that opens it meanwhile waits until it is dropped.
 
     The kernel tells the holder by a signal, and the default one, SIGIO, ends a process that does
     not expect it; SIGURG is ignored by default.
@@ -414,7 +417,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_filesystem(path: Path) -> None:
-    """Make everything on the filesystem of a directory survive the loss of power, whoever wrote it.
+    """Make all files of a filesystem durable, whichever process wrote it.
 
     Raises:
         FencedError: The sync failed: nobody knows of what; nothing may be built on it.

@@ -1,4 +1,4 @@
-"""Who may get at the cache directory: the service's user alone, and through no symbolic link.
+"""The permissions of the cache directory: the service's user alone, and through no symbolic link.
 
 Nobody else can put a link where nobody else can write, so what is there is looked at once, by
 whoever takes the directory; ``unfollowed`` is the second wall. Reading the directory itself is let

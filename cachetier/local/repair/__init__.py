@@ -1,1 +1,1 @@
-"""A catalog opened from outside: to look at, to check, to repair, to begin anew."""
+"""A catalog opened from outside: to look at, to check, to repair, to begin again."""

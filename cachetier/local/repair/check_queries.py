@@ -82,7 +82,7 @@ def rows_of_save(
 
 @dataclass(frozen=True, slots=True)
 class DamagedRow:
-    """What is left of a shard's row that fails its own digest; ``body`` if that is inside.
+    """The readable rest of a shard's row that fails its own digest; ``body`` if that is inside.
 
     ``facts`` are without hints, which no digest covers.
     """

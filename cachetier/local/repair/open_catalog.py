@@ -1,4 +1,4 @@
-"""A catalog opened from outside the service: to be looked at, repaired, or begun anew.
+"""A catalog opened from outside the service: to be looked at, repaired, or begun again.
 
 It may be whole or damaged, alone or beside the service that writes it. A look changes nothing on
 the disk: SQLite would create files to read a database in WAL mode; where there is no WAL nothing is

@@ -351,7 +351,7 @@ def _watched(connection: Any) -> Any:
 
 
 class _GatheringSocket(ssl.SSLSocket):
-    """Gives whoever has room for several records all that come soon; others one, as usual."""
+    """Fills a large buffer with all records that come soon; a small one gets one, as usual."""
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         count = super().recv_into(buffer, nbytes, flags)

@@ -360,7 +360,7 @@ class S3ObjectStore:
                 raise
 
     def _pieces(self, key: str, answer: Answer, size_bytes: int) -> Generator[bytes]:
-        """Yield the body of an answer; what its taker raises is none of the store's errors."""
+        """Yield the body of an answer; an error of its consumer is not an error of the store."""
         with translated_errors("get_object", key):
             for piece in read_slices(answer["Body"], size_bytes, self._patience_seconds):
                 self._stalls.received(len(piece))

@@ -34,7 +34,7 @@ NOT_YET = "Adopt it again once its writer has closed it."
 
 
 class Stat(NamedTuple):
-    """What tells that a file is another, or was written to."""
+    """The stat fields that show that a file was replaced or written to."""
 
     inode: int
     size_bytes: int
@@ -43,7 +43,7 @@ class Stat(NamedTuple):
 
     @property
     def written(self) -> tuple[int, int, int]:
-        """What a new name, or one name less, does not change."""
+        """The part of a stat that a new link, or one link less, does not change."""
         return self[:3]
 
 
@@ -111,7 +111,7 @@ def copy_file(
 
     ``open_shard`` is ``Checkpoint.open``. The shard's digest is taken of the memory that is written
     to it, block by block, never of the source. A name that the file gets or loses meanwhile changes
-    its ctime too: then it is copied anew.
+    its ctime too: then it is copied again.
 
     Raises:
         OpenForWritingError: Somebody writes it, or has written to it; nothing was kept.

@@ -58,7 +58,7 @@ class EndedSave:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a save: its receipts, or the trouble and what to do.
+    """The outcome of a save: its receipts, or the error and what to do.
 
     ``failed``: it had ended, and is not stored, and is not tried again before it changes.
     """

@@ -91,7 +91,7 @@ async def _ended(waiting: asyncio.Future[Answer], cut: Callable[[], object]) -> 
 
 
 async def in_pieces(copy: Callable[[asyncio.Event], Coroutine[Any, Any, Answer]]) -> Answer:
-    """Return what ``copy`` gives; whoever is cut off has it stop by itself, which it can undo."""
+    """Return what ``copy`` gives; a cancelled caller makes it stop by itself, which it can undo."""
     stop = asyncio.Event()
     return await _ended(asyncio.create_task(copy(stop)), stop.set)
 

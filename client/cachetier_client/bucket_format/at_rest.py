@@ -25,7 +25,10 @@ _FIELDS = ("encryption", "kms_context", "storage_class")
 
 @dataclass(frozen=True, slots=True)
 class AtRest:
-    """What each write asks of the store; empty where the bucket's own settings are to count."""
+    """The encryption and storage class that each write asks for.
+
+    Empty where the bucket's own settings are to count.
+    """
 
     encryption: str = ""
     kms_key: str = ""
@@ -47,7 +50,7 @@ class AtRest:
         encryption, _, kms_key = encryption.partition(" ")
         context = dict(fields.get("kms_context") or {})
         if encryption and encryption not in ENCRYPTIONS:
-            raise ValueError(f"encryption {encryption!r} is none of {', '.join(ENCRYPTIONS)}")
+            raise ValueError(f"encryption {encryption!r} is not one of {', '.join(ENCRYPTIONS)}")
         if (kms_key or context) and not encryption.startswith("aws:kms"):
             raise ValueError('a KMS key or context needs the encryption "aws:kms"')
         if storage_class in _ARCHIVES:

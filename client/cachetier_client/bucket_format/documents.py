@@ -197,7 +197,10 @@ class ShardEntry(ShardSummary):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartDocument:
-    """What one rank of one save put: written once, after a HEAD of each of its shards."""
+    """The shards that one rank of one save put.
+
+    Written once, after a HEAD of each of its shards.
+    """
 
     format: Format = FORMAT
     run: Run
@@ -219,7 +222,7 @@ class HeldShard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingSeal:
-    """What a client leaves that put part of its part straight here, for its service to seal.
+    """The note of a client that put shards straight here, for its service to seal.
 
     ``shards`` are in the bucket, ``held`` are at the service.
     """

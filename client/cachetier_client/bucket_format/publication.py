@@ -1,4 +1,4 @@
-"""Who owns a step's manifest: the only arbitration between saves of different nodes.
+"""The ownership of a step's manifest: the only arbitration between saves of different nodes.
 
 ``manifest.json`` moves absent → claimed → published → deleted by conditional puts of a small
 document with a nonce. The first save to claim an absent manifest takes the plain keys; any other

@@ -104,14 +104,16 @@ def checked_element_size(element_size: object) -> int:
     number = plain_integer(element_size)
     if number is None or number not in ELEMENT_SIZES:
         raise InvalidRequestError(
-            f"element_size {shown(element_size)} is none of 2, 4 and 8", hint=_ELEMENT_HINT
+            f"element_size {shown(element_size)} is not one of 2, 4 and 8", hint=_ELEMENT_HINT
         )
     return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardFacts:
-    """What a rank says of a shard beside its bytes; shards of the same bytes may differ in it.
+    """The facts that a rank gives of a shard besides its bytes.
+
+    Shards of the same bytes may differ in it.
 
     Attributes:
         element_size: Bytes of one value, 0 if unknown: a hint for compression, which then splits

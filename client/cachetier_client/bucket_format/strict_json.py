@@ -175,7 +175,7 @@ def _member_reader(kind: type[StrEnum]) -> _Reader:
 
     def read(value: Any) -> StrEnum:
         if type(value) is not str or value not in members:
-            raise ValueError(f"{shown(value)} is none of {', '.join(members)}")
+            raise ValueError(f"{shown(value)} is not one of {', '.join(members)}")
         return members[value]
 
     return read

@@ -45,7 +45,7 @@ ENCODING_HEADER = "content-encoding"
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What a store says of one object.
+    """The description that a store gives of one object.
 
     ``digest`` is None where the store keeps no CRC-64/NVME. ``headers`` are its content headers, by
     their names in lower case. ``complete_upload`` tells neither metadata nor headers, and only
@@ -181,7 +181,7 @@ def codec_found(found: Mapping[str, str]) -> tuple[Codec, int] | None:
 
 
 class Existing(Enum):
-    """What an object found under our key is.
+    """The kind of an object found under our key.
 
     STRAY: a put of this store that comes after ours, which nothing can but by a disk that went back
     in time, or was copied; or one from before that was noticed.

@@ -1,1 +1,1 @@
-"""What every call has in common, and what a client can ask about runs and steps."""
+"""The common frame of every call, and the calls about runs and steps."""

@@ -1,4 +1,4 @@
-"""What a client can ask about who it is; and, as an admin, do about the tokens of others."""
+"""The calls about the client's own identity, and, for admins, about the tokens of others."""
 
 from __future__ import annotations
 

@@ -353,7 +353,7 @@ def checked_ack(ack: str) -> str:
     """Return ``ack`` if a put can wait for it."""
     if ack not in ACK_LEVELS:
         raise InvalidRequestError(
-            f"ack={ack!r} is none of {', '.join(ACK_LEVELS)}", hint="Pass one of these."
+            f"ack={ack!r} is not one of {', '.join(ACK_LEVELS)}", hint="Pass one of these."
         )
     return ack
 

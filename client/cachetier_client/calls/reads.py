@@ -1,4 +1,4 @@
-"""What a client reads: whole shards, parts of many, or one as a stream."""
+"""The calls that read: whole shards, parts of many, or one as a stream."""
 
 from __future__ import annotations
 

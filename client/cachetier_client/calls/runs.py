@@ -1,4 +1,4 @@
-"""What a client can ask, and do, about runs and whole steps."""
+"""The calls about runs and whole steps."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ class RunCalls:
         ranks: Collection[int] = (),
         timeout_seconds: float = RESTORE_SECONDS,
     ) -> StillComing:
-        """Bring a step back to this node, so that whoever reads it reads this disk.
+        """Bring a step back to this node, so that later reads use this disk.
 
         What is here stays; the rest comes from the nearest remote that has it, verified. It goes on
         after this call, and a second call waits for the same.

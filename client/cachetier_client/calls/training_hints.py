@@ -74,7 +74,7 @@ class TrainingPhases:
             thread.join(ANSWER_SECONDS)
 
     def abandon(self) -> None:
-        """Start anew in a forked child, which has not the thread and is in no step."""
+        """Start again in a forked child, which has not the thread and is in no step."""
         self._start_anew()
         forks.own(self)
 

@@ -1,1 +1,1 @@
-"""What a client does while its service is away: wait, fail, or go straight to S3."""
+"""The behaviour of a client while its service is away: wait, fail, or go straight to S3."""

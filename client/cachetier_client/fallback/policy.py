@@ -37,10 +37,12 @@ def lasting_transport(
     text = os.environ.get("CACHETIER_FALLBACK") or "s3"
     usual, _, after = text.partition(":")
     if usual not in get_args(Fallback) or (after and usual != "s3"):
-        raise ValueError(f"CACHETIER_FALLBACK={text!r} is none of 's3', 's3:20s', 'wait', 'fail'")
+        raise ValueError(
+            f"CACHETIER_FALLBACK={text!r} is not one of 's3', 's3:20s', 'wait', 'fail'"
+        )
     chosen = fallback or usual
     if chosen not in get_args(Fallback):
-        raise ValueError(f"fallback={chosen!r} is none of 's3', 'wait' and 'fail'")
+        raise ValueError(f"fallback={chosen!r} is not one of 's3', 'wait' and 'fail'")
     if chosen == "wait" or chosen == "fail":
         return RetryingTransport(single, clock, gives_up=chosen == "fail")
     # Imported by those who may need the way past the service: it takes as long as all the rest.

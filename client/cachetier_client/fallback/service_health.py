@@ -49,7 +49,7 @@ class ServiceHealth:
         forks.own(self)
 
     def abandon(self) -> None:
-        """Begin anew in a forked child, which tells of its own shards alone."""
+        """Begin again in a forked child, which tells of its own shards alone."""
         self._lock = threading.RLock()
         self.shards = self.size_bytes = 0
         self._reported = (0, 0)

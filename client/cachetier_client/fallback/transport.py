@@ -251,7 +251,7 @@ class FallbackTransport:
         if state is None:
             return
         state.followed, state.final, state.pending = follows, not follows, False
-        if state.is_sealed_by_service:  # which is all to know: else it would begin anew beside it
+        if state.is_sealed_by_service:  # which is all to know: else it would begin again beside it
             state.held.clear()
         parts.THIS_PROCESS.ended(state)
 

@@ -1,4 +1,4 @@
-"""What the service knows of commits: those of a run, and which one has a file."""
+"""The commits as the service knows them: those of a run, and which one has a file."""
 
 from __future__ import annotations
 

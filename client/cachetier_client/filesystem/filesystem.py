@@ -287,7 +287,7 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
         It takes effect at once here, and at the remotes in the background, published or not. A file
         of a commit that has others cannot be removed alone; one of an older save is left alone
-        without an error while this process saves its folder anew: it goes with that save.
+        without an error while this process saves its folder again: it goes with that save.
 
         Raises:
             FileNotFoundError: There is no such thing.
@@ -392,7 +392,7 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return self._open_to_read(path)
         if mode not in ("wb", "xb", "ab"):
             raise InvalidRequestError(
-                f"mode {mode!r} is none of 'rb', 'wb', 'xb' and 'ab'",
+                f"mode {mode!r} is not one of 'rb', 'wb', 'xb' and 'ab'",
                 hint="A file is written from its beginning to its end.",
             )
         if mode == "xb" and self.exists(path):

@@ -2,7 +2,7 @@
 
 Frameworks that write files call nothing at the end of a save. So these rules decide:
 
-* A file that is a commit of its own is saved anew each time that it is written.
+* A file that is a commit of its own is saved again each time that it is written.
 * The first file of a folder's commit begins a save of it. Making the folder begins the next, where
   the last has been sealed, or where the file written right after it is one that the last save has
   already: every rank of a framework does both alike, so all of them move on together. So does
@@ -37,7 +37,7 @@ from cachetier_client.identity.ranks import place_of
 
 AFTER_COMMIT = (
     f"The file that ends this save is there. Set {COMMIT_VARIABLE} to the one that your framework "
-    "writes last (Lightning: meta.pt), or make the folder to save it anew."
+    "writes last (Lightning: meta.pt), or make the folder to save it again."
 )
 
 Key = tuple[str, int]  # run, or branch of it, and step: as places have them
@@ -66,7 +66,7 @@ class StepSave:
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """What of a file system's options tells its saves from others'."""
+    """The options of a file system that tell its saves from others'."""
 
     url: str | None = None
     rank: int | None = None
@@ -161,7 +161,7 @@ class FileSaves:
     def drop(self, path: Path) -> bool:
         """Drop a file that is not stored yet; return whether nothing is left to be removed.
 
-        That is so, too, of an older save's while its folder is saved anew: it goes with that save.
+        That is so, too, of an older save's while its folder is saved again: it goes with that save.
         """
         held = self.held.pop(path, None)
         if held is not None:
@@ -174,8 +174,8 @@ class FileSaves:
             if writing is not None and not writing.closed:
                 writing.abort()
                 return True
-        anew = [save for save in saves if save.place.name_of(path) and save.place.alone is None]
-        return bool(anew) and not any(path in save.paths for save in anew)
+        again = [save for save in saves if save.place.name_of(path) and save.place.alone is None]
+        return bool(again) and not any(path in save.paths for save in again)
 
     def enter(
         self, unit: Unit, path: Path, *, overwrite: bool, together: Together | None

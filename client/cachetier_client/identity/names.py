@@ -39,7 +39,7 @@ _RESERVED = frozenset({".", "..", RESERVED_SEGMENT})
 
 @dataclass(frozen=True, slots=True)
 class SaveIds:
-    """Who is saving: one rank's part of one save of one step. There are none but valid ones.
+    """The ids of one rank's part of one save of one step. There are none but valid ones.
 
     Raises:
         InvalidNameError: Run, step or save id are outside the grammar.
@@ -61,7 +61,7 @@ class SaveIds:
 
     @property
     def context(self) -> dict[str, Any]:
-        """What an error says that it concerns."""
+        """The ids that an error about it names."""
         return {"run": self.run, "step": self.step, "rank": self.rank}
 
     def fields(self) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""What ends a save, by framework: frameworks that write files call nothing when they are done.
+"""The file that ends a save, by framework.
+
+Frameworks that write files call nothing when they are done.
 
 A *preset* says which files belong to the save of a folder, and which of them is written last. By
 default (``auto``) the files of ``torch.distributed.checkpoint`` and of sharded safetensors are
@@ -83,7 +85,7 @@ def chosen_preset(preset: str | None = None, commit_on: str | None = None) -> Pr
     name = preset or os.environ.get(PRESET_VARIABLE) or AUTO
     if name != AUTO and name not in PRESETS:
         raise InvalidRequestError(
-            f"preset {name!r} is none of {', '.join((AUTO, *PRESETS))}",
+            f"preset {name!r} is not one of {', '.join((AUTO, *PRESETS))}",
             hint=f"Pass one of these, or say in {COMMIT_VARIABLE} which file is written last.",
         )
     return PRESETS.get(name)

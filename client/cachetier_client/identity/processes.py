@@ -15,7 +15,7 @@ _START_FIELD = 19
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """What ``/proc`` tells."""
+    """The processes as ``/proc`` lists them."""
 
     root: Path = Path("/proc")
 
@@ -40,7 +40,7 @@ class Processes:
             return False
 
     def launcher(self, pid: int, rank_variable: str) -> str:
-        """Return the identity of whoever started all ranks of this node.
+        """Return the identity of the process that started all ranks of this node.
 
         That is the nearest ancestor not itself started with ``rank_variable``: wrappers (shells,
         profilers) and the rank above a helper process were. Where an environment may not be read,

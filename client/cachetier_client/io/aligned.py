@@ -163,7 +163,7 @@ class BlockPool:
             self._free.clear()
 
     def abandon(self) -> None:
-        """Start anew in a child."""
+        """Start again in a child."""
         self._lock = threading.RLock()
         self._free = []
         forks.own(self)
@@ -171,7 +171,7 @@ class BlockPool:
 
 @dataclass(frozen=True, slots=True)
 class DirectIO:
-    """What direct I/O on a file asks for.
+    """The alignment that direct I/O on a file needs.
 
     ``wants_large_pages``: a block in small pages has more pieces than a request to the disk takes.
     """

@@ -104,7 +104,7 @@ def read_through(source: Source, workers: Workers, deadline: Deadline) -> None:
 
 
 class _Reading:
-    """What is still to be opened and read, for several threads to take from."""
+    """A queue of shards still to be opened and read, for several threads."""
 
     def __init__(
         self,

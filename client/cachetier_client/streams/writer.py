@@ -217,7 +217,7 @@ class ShardWriter:
                 "the stream has failed before and kept nothing", hint="Write the shard again."
             )
         if self.closed:
-            raise InvalidRequestError("the stream is closed", hint="Open the shard anew.")
+            raise InvalidRequestError("the stream is closed", hint="Open the shard again.")
 
     @contextmanager
     def _taking(self, size_bytes: int) -> Iterator[Deadline]:

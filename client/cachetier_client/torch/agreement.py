@@ -1,4 +1,4 @@
-"""What all ranks agree on at a restart: the newest step that every one of them can restore.
+"""The agreement of all ranks at a restart: the newest step that every one of them can restore.
 
 No collective is entered: see ``cachetier_client.torch.rounds``. A rank that fails, that has ended
 or that never comes ends the call for all ranks, with one error that names it, by the deadline.
@@ -75,7 +75,7 @@ def latest_common_step(
     """
     if level not in get_args(RestorableLevel):
         raise InvalidRequestError(
-            f"level={level!r} is none of {', '.join(get_args(RestorableLevel))}",
+            f"level={level!r} is not one of {', '.join(get_args(RestorableLevel))}",
             hint="Pass one of these.",
         )
     asked = f"latest_common_step(run={run!r}, level={level!r}, strict={strict})"

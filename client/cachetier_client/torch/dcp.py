@@ -1,4 +1,4 @@
-"""What the writer and the reader have in common: a step's address, and a client when needed."""
+"""The common part of the writer and the reader: a step's address, and a client when needed."""
 
 from __future__ import annotations
 

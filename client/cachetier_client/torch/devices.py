@@ -58,7 +58,7 @@ class Passage:
 
 
 class Devices:
-    """What lasts from snapshot to snapshot: on a machine without devices, nothing."""
+    """The state kept from snapshot to snapshot: on a machine without devices, nothing."""
 
     def pin(self, ring: Ring) -> None:
         """Have copies into the ring go at full speed; raises if that is refused."""

@@ -88,7 +88,7 @@ def export_step(
     """
     writers = {"dcp": _write_dcp, "safetensors": _write_safetensors, "torch": _write_nested}
     if to not in writers:
-        raise InvalidRequestError(f"to={to!r} is none of {', '.join(writers)}")
+        raise InvalidRequestError(f"to={to!r} is not one of {', '.join(writers)}")
     options: Any = {"step_name": step_name, "timeout_seconds": timeout_seconds, "trusted": trusted}
     try:
         step = open_step(address, client=client, memory_bytes=sys.maxsize, **options)
@@ -109,7 +109,7 @@ def export_step(
 
 
 def _write_dcp(step: StepTensors, folder: Path, _trusted: bool) -> None:
-    """Write each shard anew, as DCP's own writer would; a large piece becomes several."""
+    """Write each shard again, as DCP's own writer would; a large piece becomes several."""
     known = step.metadata.storage_data or {}
     described: dict[str, Any] = dict(step.metadata.state_dict_metadata)
     for name, about in _tensors(step):
@@ -219,7 +219,7 @@ def _objects(step: StepTensors, trusted: bool) -> dict[str, Any]:
         objects = (name for name in step.names() if step.info(name).dtype is None)
         return {name: step.read(name, weights_only=not trusted) for name in objects}
     except InvalidRequestError as error:
-        error.hint = "If you trust whoever saved it, pass trusted=True; or export to dcp."
+        error.hint = "If you trust its author, pass trusted=True; or export to dcp."
         raise
 
 

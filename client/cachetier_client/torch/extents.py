@@ -44,7 +44,7 @@ class Extent:
 
     @property
     def relative_path(self) -> NoReturn:
-        """What DCP's own readers ask for first: they cannot read what lies here.
+        """The path that DCP's own readers ask for first: they cannot read this layout.
 
         Raises:
             InvalidRequestError: Always; says which reader can.

@@ -1,4 +1,4 @@
-"""What a shard is made of before it is written: pieces in order, each with its place.
+"""The layout of a shard before it is written: pieces in order, each with its place.
 
 Large tensors come first, then small ones, then tiny ones, then objects, each by name, so that equal
 states lie equally. What is tiny lies together because all ranks may need it, whatever their number:

@@ -1,4 +1,6 @@
-"""What a rank is to save, read from DCP's plan: pieces with their bytes, and under which identity.
+"""The work of a rank in a save, read from DCP's plan.
+
+Pieces with their bytes, and under which identity.
 
 The coordinator names the save for all ranks, in the plans it hands out anyway. So no rule has to
 find out a name that is equal on all ranks, not even in DCP's background process or in a group that
@@ -45,7 +47,7 @@ class Assignment:
 
     @property
     def shard_name(self) -> str:
-        """What DCP's writers call the first file of a rank."""
+        """The name that DCP's writers give the first file of a rank."""
         return f"__{self.rank or 0}_0.distcp"
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -61,7 +61,7 @@ logging.getLogger().addFilter(_InOneLine())  # DCP has no logger of its own
 
 
 class CachetierReader(StorageReader):
-    """Loads ``cachetier://run/step`` with ``dcp.load``, whoever wrote it: ours, or DCP over fsspec.
+    """Loads ``cachetier://run/step`` with ``dcp.load``, as our writer or DCP over fsspec wrote it.
 
     A path without ``cachetier://`` is a directory that DCP's own writer has filled.
 

@@ -60,7 +60,7 @@ class AgreementError(CachetierClientError):
 
 
 class GroupStore(Protocol):
-    """What is used of ``torch.distributed.Store``."""
+    """The methods used of ``torch.distributed.Store``."""
 
     def set(self, key: str, value: str, /) -> None: ...
     def get(self, key: str, /) -> bytes: ...

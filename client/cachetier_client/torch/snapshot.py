@@ -97,7 +97,7 @@ class Snapshot:
         self._watched: list[_Watched] = []
         self._guarded: set[int] = set()
         self._saver: threading.Thread | None = None
-        # Made anew for whoever is told: an error that was raised holds on to what is being saved.
+        # Made again for whoever is told: an error that was raised holds on to what is being saved.
         self._failure: Callable[[], CachetierClientError] | None = None
         self._is_failure_taken = False
         self._is_over = False
@@ -174,7 +174,7 @@ class Snapshot:
             return None if was_taken or self._failure is None else self._failure()
 
     def drop(self) -> None:
-        """Give the snapshot up: nobody will save it, or whoever would knows why not."""
+        """Give the snapshot up: nobody will save it, or the caller knows why not."""
         with self._changed:
             if self._phase in (Phase.COPYING, Phase.FAILED):
                 self._end_unsaved()

@@ -270,7 +270,7 @@ class StepTensors:
         except pickle.UnpicklingError as error:
             raise InvalidRequestError(
                 f"{name} is an object that torch.load does not read with weights_only=True",
-                hint="If you trust whoever saved it, pass weights_only=False.",
+                hint="If you trust its author, pass weights_only=False.",
             ) from error
 
     def _read_tensor(

@@ -1,4 +1,4 @@
-"""What a door's client side offers, one attempt at a time; ``retrying.py`` repeats them.
+"""The client side of a door, one attempt at a time; ``retrying.py`` repeats them.
 
 Source: docs/protocol.md, "Operations"; docs/http.md.
 """

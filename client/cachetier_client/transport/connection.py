@@ -205,7 +205,7 @@ def _checked_hello(hello: Header) -> int:
 
 
 def _check_server(sock: socket.socket, service: Peer) -> None:
-    """Refuse a socket at which somebody else listens: whoever can write its directory might."""
+    """Refuse a socket of another user: anybody who can write its directory could listen there."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     _pid, uid, _gid = _PEER.unpack(credentials)
     if service.uid is not None and uid != service.uid:

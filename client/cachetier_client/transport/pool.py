@@ -79,7 +79,7 @@ class ConnectionPool(Generic[_Connection]):
         self.forget_idle()
 
     def abandon(self) -> None:
-        """Start anew in a child; the connections abandon themselves."""
+        """Start again in a child; the connections abandon themselves."""
         self._lock = threading.RLock()
         self._idle = []
         forks.own(self)

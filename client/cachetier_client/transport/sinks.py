@@ -34,7 +34,10 @@ _ABORT_SECONDS = 1.0
 
 @dataclass(slots=True, eq=False)
 class _StagedSink:
-    """What both planes share: the staging's requests, and giving the connection back at the end."""
+    """The common part of both planes.
+
+    The staging's requests, and giving the connection back at the end.
+    """
 
     _connection: Connection
     _staging: int

@@ -52,7 +52,9 @@ class Opener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """What the service gave to read from: a file, the bytes themselves, or digests (remote).
+    """The source that the service gave to read from.
+
+    A file, the bytes themselves, or digests (remote).
 
     ``arriving`` is the version of a shard whose file is not complete yet.
     """
@@ -156,7 +158,7 @@ class OpenedShard:
             self._files.pop().close()
 
     def _hear_of_more(self, version: int, deadline: Deadline) -> None:
-        """Wait until more blocks are there than were known; open anew what arrives no longer."""
+        """Wait until more blocks are there than were known; open again what arrives no longer."""
         deadline.require("waiting for the shard")
         known = len(self._there)
         fields = {
@@ -258,7 +260,10 @@ class OpenedShard:
         return copy
 
     def _open_again(self, damaged: _Copy, damage: str, deadline: Deadline) -> None:
-        """Report the damage and open what there is instead; once, whoever finds it first."""
+        """Report the damage and open what there is instead.
+
+        Once, by the thread that finds it first.
+        """
         with self._lock:
             if self._copy is not damaged:
                 return

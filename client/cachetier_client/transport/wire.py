@@ -44,7 +44,7 @@ class ConnectionClosedError(FrameError):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message; ``descriptor`` belongs to whoever receives the frame, and must be closed."""
+    """One message; ``descriptor`` belongs to the receiver of the frame, which must close it."""
 
     header: Header
     body: bytearray
@@ -235,7 +235,7 @@ def _receive_exactly(
 def _timed(sock: socket.socket, deadline: Deadline | None) -> socket.socket:
     """Have the next call on ``sock`` take no longer than what is left.
 
-    Its limit is set anew only when that has changed by ``_LATE_SECONDS``: an exchange of small
+    Its limit is set again only when that has changed by ``_LATE_SECONDS``: an exchange of small
     frames is over before, and setting it costs as much as sending.
     """
     if deadline is not None:

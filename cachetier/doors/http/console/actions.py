@@ -1,4 +1,4 @@
-"""What an admin may do from the console: each is asked about first, and stands in the audit log."""
+"""The console's actions, for admins: each is confirmed first and written to the audit log."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ ACTIONS: Mapping[str, Action] = {
     "restore": Action(
         "restore_step",
         "Restore this step?",
-        "What is not here comes from the nearest place that has it, each block verified, and "
-        "stays: jobs that start here read it from this node.",
+        "Shards that are not on this node are fetched from the nearest copy, each block "
+        "verified, and stay here: jobs that start on this node read them from its disk.",
         "Restore",
         field=("Ranks (none named: all)", "0-7"),
     ),
@@ -93,7 +93,7 @@ ACTIONS: Mapping[str, Action] = {
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a person wants done, checked: of which step, with which value."""
+    """An action that a person asked for, checked: its step and its value."""
 
     run: str | None = None
     step: int | None = None

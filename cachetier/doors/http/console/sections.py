@@ -1,4 +1,4 @@
-"""What is live on each page: its sections by name, each rendered of the node as it is now."""
+"""The live sections of each page, by name, each rendered from the node as it is now."""
 
 from __future__ import annotations
 

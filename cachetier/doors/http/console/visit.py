@@ -89,7 +89,7 @@ def is_fragment(request: Request) -> bool:
 
 
 def stranger_page(request: Request) -> Response:
-    """Return how to get in; a part of a page that has outlived its session is loaded anew."""
+    """Return how to get in; a part of a page that has outlived its session is loaded again."""
     headers = {**HEADERS, "HX-Refresh": "true"} if is_fragment(request) else HEADERS
     return HTMLResponse(rendered("stranger.html"), 401, headers)
 

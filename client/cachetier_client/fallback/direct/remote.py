@@ -1,4 +1,4 @@
-"""What a kind of remote is to a direct save: its address, and the calls on its bucket.
+"""A kind of remote as a direct save sees it: its address, and the calls on its bucket.
 
 The scheme of a remote's URL says of which kind it is; ``KINDS`` has one entry for each kind that
 ``cachetier.remote.scheme`` has. The calls are those of ``cachetier.remote.base``, each with a
@@ -34,7 +34,7 @@ class RemoteAddress(Protocol):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Self:
-        """Return the remote that ``CACHETIER_REMOTE`` and its kin name.
+        """Return the remote that ``CACHETIER_REMOTE`` and ``CACHETIER_REMOTE_*`` name.
 
         Raises:
             ValueError: They name none.

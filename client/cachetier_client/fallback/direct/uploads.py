@@ -52,7 +52,7 @@ _versions = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class DirectTarget:
-    """Where a shard goes, and as what."""
+    """The key that a shard goes to, and how it is stored there."""
 
     key: str
     metadata: Mapping[str, str]

@@ -64,7 +64,7 @@ class S3Address:
             words = given.get("assume") or ()
             words = re.findall(r"[^,\s]+", words) if isinstance(words, str) else words
             if unknown := [word for word in words if word not in PROPERTIES]:
-                raise ValueError(f"assume: {unknown[0]!r} is none of {', '.join(PROPERTIES)}")
+                raise ValueError(f"assume: {unknown[0]!r} is not one of {', '.join(PROPERTIES)}")
             if both := contradiction_of(words):
                 raise ValueError(f"assume: {both[0]!r} and {both[1]!r} contradict each other")
             endpoint = given.get("endpoint") or None

@@ -28,7 +28,7 @@ _left_behind: list[Any] = []  # a parent's, kept from being freed in the child
 
 
 class SlowCredentialsError(TimeoutError):
-    """Whoever gives the keys takes long; as any trouble of the network it may pass."""
+    """The provider of the keys is slow; like any network error this may pass."""
 
 
 class Signer:
@@ -41,7 +41,7 @@ class Signer:
         forks.own(self)
 
     def abandon(self) -> None:
-        """Begin anew in a forked child."""
+        """Begin again in a forked child."""
         _left_behind.append(self._provider)
         self._provider = None
         self._lock = threading.RLock()

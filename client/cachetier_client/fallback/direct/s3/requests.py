@@ -32,7 +32,7 @@ Piece = bytes | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back; header names are in lower case."""
+    """The answer to a request; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
