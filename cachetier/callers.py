@@ -81,7 +81,9 @@ def refuse_if_gone() -> None:
         CallerGoneError: They have hung up.
     """
     if is_gone(_connection.get()):
-        raise CallerGoneError("the caller hung up while the service waited for them")
+        raise CallerGoneError(
+            "the caller closed the connection while the service waited on its behalf"
+        )
 
 
 def wait_for(

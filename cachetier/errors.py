@@ -88,7 +88,7 @@ class DiskFullError(BackpressureError):
 class CallerGoneError(InvalidRequestError):
     """The caller hung up while the service waited for them; nobody is there to read this."""
 
-    hint = "Wait for the answer."
+    hint = "Wait for the answer to the earlier call."
 
 
 # --- remote: decided on by the drain ----------------------------------------------------------

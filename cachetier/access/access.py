@@ -115,11 +115,11 @@ class Access:
         principal = None if key is None else self._named.get(key.principal)
         try:
             if key is None or principal is None:
-                raise UnknownKeyError("no key of this id opens anything here")
+                raise UnknownKeyError("this access key is not known here")
             if not key.is_signed:
-                raise WrongSignatureError("the signature is not that of this request and key")
+                raise WrongSignatureError("the signature does not match the request and the key")
             if key.has_ended:
-                raise EndedKeyError("the time of this key is over")
+                raise EndedKeyError("this key has expired")
         except UnauthorizedError as error:
             known = key.id if key is not None else None  # what there is not, anybody can make up
             self._audit.refused("hello", error.code, address=address, token=known)

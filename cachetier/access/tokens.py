@@ -132,7 +132,10 @@ class Tokens:
             if sum(each.principal == principal for each in own) >= KEYS_LIMIT:
                 raise InvalidRequestError(
                     f"{principal} has {KEYS_LIMIT} keys already",
-                    hint="Let all processes of a job use one; `cachetier token revoke` ends some.",
+                    hint=(
+                        "Use one token for all processes of a job; `cachetier token revoke` "
+                        "removes old ones."
+                    ),
                 )
             return {**left, key.kept_by: key}
 
@@ -288,7 +291,7 @@ def _own_text(path: Path, others_may: int = 0, *, follows: bool = False) -> str:
 def _read(path: Path) -> Mapping[str, Token]:
     document = json.loads(_own_text(path, others_may=0o044, follows=True))
     if not isinstance(document, dict) or not isinstance(document.get("tokens"), list):
-        raise ValueError("it has no list `tokens`")  # noqa: TRY004
+        raise ValueError("it does not have the list `tokens`")  # noqa: TRY004
     return {each.kept_by: each for each in map(_token_of, document["tokens"])}
 
 
@@ -300,12 +303,12 @@ def _is_past(token: Token, now: float) -> bool:
 
 def _token_of(entry: object) -> Token:
     if not isinstance(entry, dict) or set(entry) != set(Token.__slots__):
-        raise ValueError("an entry is no token")
+        raise ValueError("an entry is not a token")
     texts = [entry["id"], entry["principal"], entry["sha256"] or ""]
     times = [entry["created_at"], entry["expires_at"]]
     numbers = [each for each in times if each is not None]
     if not all(isinstance(each, str) for each in texts) or not all(
         isinstance(each, int | float) and not isinstance(each, bool) for each in numbers
     ):
-        raise ValueError("an entry is no token")
+        raise ValueError("an entry is not a token")
     return Token(**entry)

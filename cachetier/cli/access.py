@@ -88,7 +88,7 @@ def revoke(token_id: str, client: Client, as_json: bool) -> None:
     JSON: `revoked`.
     """
     client.revoke_token(token_id)
-    show(as_json, {"revoked": token_id}, f"{token_id} opens nothing any more")
+    show(as_json, {"revoked": token_id}, f"{token_id} is revoked")
 
 
 @options.verb()

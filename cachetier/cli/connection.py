@@ -101,7 +101,7 @@ def not_durable_if_answering(url: str | None) -> Iterator[None]:
     except DeadlineError as error:
         if _trouble_with(url) is not None:
             raise
-        raise NotDurableError(f"nobody has said in time that it is durable: {error}") from error
+        raise NotDurableError(f"it is not known to be durable in time: {error}") from error
 
 
 def _look_on(url: str, seconds: float, done: threading.Event, soon: bool) -> None:

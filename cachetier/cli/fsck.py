@@ -239,7 +239,7 @@ def prune(yes: bool, older_than: float, client: Client, as_json: bool) -> int:
     `why`, `run`, `step`, `save_id`, `remote`, `shards`, `size_bytes`, `objects`), `left` (the first
     1000: `what`, `why`, `run`, `step`, `save_id`, `command`), `unanswered`.
     """
-    with line_shown(as_json, lambda: "looking, here and in S3, for what nobody needs"):
+    with line_shown(as_json, lambda: "looking on this node and in S3 for data that is not needed"):
         found = client.collect(
             dry_run=not yes,
             older_than_seconds=older_than,

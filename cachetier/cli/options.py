@@ -394,7 +394,7 @@ class Verb(click.Command):
 
 def renamed(old: str, now: str, ctx: click.Context) -> UsageMistakeError:
     """Return the error of a verb that has another name now."""
-    return UsageMistakeError(f"`{old}` has another name now", f"Call it: cachetier {now}", ctx)
+    return UsageMistakeError(f"`{old}` was renamed", f"Call it: cachetier {now}", ctx)
 
 
 def _too_many(ctx: click.Context, word: str, words: list[str]) -> UsageMistakeError:

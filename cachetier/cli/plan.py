@@ -165,7 +165,7 @@ def _count(text: str) -> float:
 def _interval(text: str) -> float:
     seconds: float = DURATION.read(text)
     if not seconds:
-        raise ValueError("nobody saves without end")
+        raise ValueError("a run has to end")
     return seconds
 
 

@@ -116,7 +116,7 @@ def top(url: tuple[str, ...], interval: float, once: bool, as_json: bool) -> int
     `drained_bytes_per_second`, `restored_bytes_per_second`, `remotes`, `pending_steps`, `warnings`.
     """
     if not (once or as_json or sys.stdout.isatty()):
-        refuse("top draws on a terminal, and there is none", "Add --once, or --json.")
+        refuse("top needs a terminal on standard output", "Add --once, or --json.")
     with _watching(url or [""]) as (nodes, look):
         if once:
             look()

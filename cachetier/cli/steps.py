@@ -414,7 +414,7 @@ def _show_all(client: Client, run: str | None, level: Level | None, as_json: boo
     console().print(_table_of(found, _path))
     left = [_path(step) for step in found if step.state == "open"]
     if left:
-        echo(f"Not committed, so nobody restores it: {', '.join(left)}", err=True)
+        echo(f"Not committed, so it cannot be restored: {', '.join(left)}", err=True)
         echo("Next: Look whether all ranks seal, or what ends the save: docs/fsspec.md.", err=True)
 
 

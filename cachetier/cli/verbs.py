@@ -16,7 +16,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "ls": ("steps:ls", "List runs, steps of a run, or shards of a step."),
         "wait": ("steps:wait", "Wait until a step, or a shard, has reached a level."),
         "status": ("status:status", "Show a node, or where a step stands and what it waits for."),
-        "top": ("status:top", "Watch nodes live: what would be lost, what flows, what is stuck."),
+        "top": ("status:top", "Watch nodes live: exposure, rates, and steps that are stuck."),
         "fsck": ("fsck:fsck", "Check files against the catalog against the remotes; repair."),
     },
     "Checkpoints": {
@@ -25,7 +25,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "flush": ("steps:flush", "Drain now, and wait until nothing is dirty."),
         "restore": ("transfer:restore", "Bring a step back to this node, or into a folder."),
         "verify": ("transfer:verify", "Read a step as a restore would, and check every byte."),
-        "pin": ("steps:pin", "Keep a step on this node, let it go, or list what is kept."),
+        "pin": ("steps:pin", "Pin a step to this node, unpin it, or list the pinned steps."),
         "delete": ("steps:delete", "Delete a step, here and in S3."),
     },
     "Nodes": {
@@ -38,10 +38,10 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "bench": ("doctor:bench", "Measure what this node, or its remote, can do."),
     },
     "Access": {
-        "whoami": ("access:whoami", "Say as whom the service knows the caller."),
+        "whoami": ("access:whoami", "Show the caller's principal and role."),
         "token create": ("access:create", "Make a token for a principal, for HTTP."),
-        "token list": ("access:list_", "List the tokens, but for their secrets."),
-        "token revoke": ("access:revoke", "Have a token open nothing any more."),
+        "token list": ("access:list_", "List the tokens, without their secrets."),
+        "token revoke": ("access:revoke", "Revoke a token."),
         "s3 env": (
             "access:env",
             "Make a key, and print what S3 clients need to write through here.",
@@ -52,9 +52,9 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "Planning": {
-        "plan interval": ("plan:interval", "Say how often a run should save, and what decides it."),
-        "plan costs": ("plan:costs", "Say what checkpoints cost, before anybody saved one."),
-        "plan simulate": ("plan:simulate", "Try settings on a cluster that is simulated."),
+        "plan interval": ("plan:interval", "Show how often a run should save, and why."),
+        "plan costs": ("plan:costs", "Estimate the costs of checkpoints before the first save."),
+        "plan simulate": ("plan:simulate", "Try settings on a simulated cluster."),
     },
 }
 GROUPS = {

@@ -84,7 +84,7 @@ class FrameDecoder:
     def _decoded(self, frame: bytes | memoryview, raw_bytes: int) -> memoryview:
         """Decode all of ``frame``, whose header was checked."""
         if _end_of(frame) != len(frame):
-            raise IntegrityError("not one whole zstd frame, or one with something behind it")
+            raise IntegrityError("not exactly one whole zstd frame")
         if len(self._block) < raw_bytes:
             self._block = bytearray(raw_bytes)
         block = memoryview(self._block)[:raw_bytes]

@@ -172,7 +172,7 @@ def _path(value: object) -> Path:
     try:
         return Path(os.path.abspath(Path(value).expanduser()))
     except RuntimeError:
-        raise ValueError(f"{value!r} begins with a home that nobody knows: write it out") from None
+        raise ValueError(f"{value!r} begins with an unknown home: write the full path") from None
 
 
 TEXT: SettingType[str] = SettingType(_text, {"type": "string"})

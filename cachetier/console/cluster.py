@@ -55,7 +55,7 @@ def status_in(text: str, at: float) -> dict[str, Any]:
         for sample in family.samples:
             found[sample.name.removeprefix("cachetier_")].append((sample.labels, sample.value))
     if "capacity_bytes" not in found:
-        raise ValueError("this is no cachetier service")
+        raise ValueError("this is not a cachetier service")
 
     def one(name: str, remote: str | None = None) -> float:
         each = (value for labels, value in found[name] if labels.get("remote") in (remote, None))

@@ -79,7 +79,7 @@ def check_write_rate(subject: Subject) -> CheckResult:
         room = _free_bytes(place) // _SHARE_OF_FREE
         size_bytes = min(subject.write_bytes, room) // rawdisk.BLOCK_BYTES * rawdisk.BLOCK_BYTES
         if size_bytes == 0:
-            return skipped("too little is free to try")
+            return skipped("too little space is free for the test")
         data = rawdisk.random_memory(size_bytes)
         seconds = rawdisk.write_file(place / "large", data)
         known = largest_known(subject)
@@ -240,11 +240,11 @@ _KINDS = {
     DeviceKind.NETWORK: "a disk behind a network",
     DeviceKind.MEMORY: "memory",
     DeviceKind.LOOP: "a file behind a loop device",
-    DeviceKind.UNKNOWN: "a disk of a kind unknown here",
+    DeviceKind.UNKNOWN: "a disk of an unknown kind",
 }
 _DEVICE_FIXES = {
     DeviceKind.SSD: "It works, at the speed of its bus. Use an NVMe where ranks wait for saves.",
-    DeviceKind.HDD: "Use an NVMe: every commit waits for a turn of this disk.",
+    DeviceKind.HDD: "Use an NVMe: every commit waits for this disk to rotate.",
     DeviceKind.VIRTUAL: "Ask who runs the hypervisor for a local NVMe passed through, and "
     "whether its flush reaches the disk: nothing inside this machine can tell.",
     DeviceKind.NETWORK: "Use the instance's own NVMe: saves share this disk's network, and "
@@ -269,7 +269,7 @@ def judge_filesystem(path: Path, mount: MountedDisk, *, allow_volatile: bool) ->
     if mount.kind in TESTED:
         return ok(where, **values)
     if mount.kind in ("tmpfs", "ramfs"):
-        fix = "For a try only: the loss of power takes everything. " + LOCAL_DISK
+        fix = "For tests only: a power loss destroys everything. " + LOCAL_DISK
         return warn(f"{where}, which is memory (allow_volatile is on)", fix, **values)
     if mount.kind in COPY_ON_WRITE:
         fix = (
@@ -325,7 +325,7 @@ def judge_sync(written: Times, synced: Times, device: Device | None) -> CheckRes
     alone = max(0.0, p50 - written.p50_seconds)
     if alone < NO_SYNC_SECONDS:
         fix = "Find what swallows the sync (libeatmydata, a mount option, the hypervisor's cache)."
-        return fail(f"{measured}: it reaches no disk", fix, **values)
+        return fail(f"{measured}: the sync does not reach a disk", fix, **values)
     if doubt := _doubt(alone, device):
         fix = "Make sure that the disk's write cache survives the loss of power, or turn it off."
         return warn(f"{measured}: {doubt}", fix, **values)
@@ -340,10 +340,10 @@ def _doubt(sync_seconds: float, device: Device | None) -> str:
     if device is None:
         return ""
     if device.kind is DeviceKind.HDD and sync_seconds < ONE_TURN_SECONDS:
-        return "a rotating disk cannot be so quick, its write cache answers"
+        return "too fast for a rotating disk: its write cache answers"
     physical = device.kind in (DeviceKind.NVME, DeviceKind.SSD)
     if physical and device.volatile_cache and sync_seconds < FLUSHED_CACHE_SECONDS:
-        return "too quick for a disk that says that its write cache is volatile"
+        return "too fast for a disk that reports a volatile write cache"
     return ""
 
 

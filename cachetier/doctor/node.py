@@ -249,10 +249,13 @@ def judge_pressure(averages: Mapping[str, float] | None) -> CheckResult:
         return warn("the kernel does not tell (no /proc/pressure)", fix)
     values = {f"{what}_some_percent": percent for what, percent in averages.items()}
     waits = ", ".join(f"{what} {percent:.0f} %" for what, percent in averages.items())
-    measured = f"somebody waited, of the last 10 s: {waits}"
+    measured = f"share of the last 10 s in which a process waited: {waits}"
     pressed = [what for what, percent in averages.items() if percent >= PRESSED_PERCENT]
     if pressed:
-        fix = f"Look at what else wants {' and '.join(pressed)}: the drain gives way, so it lags."
+        fix = (
+            f"Find the other users of {' and '.join(pressed)}: the drain yields to them and "
+            "falls behind."
+        )
         return warn(measured, fix, **values)
     return ok(measured, **values)
 
@@ -348,19 +351,23 @@ def judge_service(status: Mapping[str, Any] | None, fault: str, version: str) ->
     """Say how a running service is."""
     if status is None:
         if fault:
-            fix = "See its log. A socket that nobody answers may go: `cachetier serve` replaces it."
+            fix = "See its log. `cachetier serve` replaces a socket that nobody answers."
             return warn(fault, fix)
         return skipped("none runs on this cache directory")
     measured = f"{status['state']}, version {status['version']}, pid {status['pid']}"
     if status.get("fenced"):
-        fix = "Replace the disk, or mend it and start the service again; reads go on meanwhile."
+        fix = "Replace or repair the disk, then restart the service; reads still work."
         return fail(f"it takes no writes: {status['fenced']}", fix)
     if status.get("quarantined_shards"):
         fix = "See `cachetier ls RUN STEP` for shards in quarantine, and `cachetier fsck`."
         return fail(f"{status['quarantined_shards']} damaged shards", fix)
     if status["state"] not in ("ok", "ready"):
         leaving = status["state"] == "leaving"
-        fix = "Does it stay? `cachetier leave --stay`." if leaving else "See `cachetier status`."
+        fix = (
+            "If the node stays after all: `cachetier leave --stay`."
+            if leaving
+            else "See `cachetier status`."
+        )
         return warn(f"{measured}: {status.get('reason') or 'not as it should be'}", fix)
     if status["version"] != version:
         fix = f"Start it again: {version} is installed."

@@ -380,8 +380,8 @@ def advice_for(measured: Sequence[MeasuredThroughput]) -> Advice:
         rate = max(1, int(best * BELOW_THROTTLING) // _ROUND_BYTES)
         max_rate = f"{rate} MB/s"
         remarks.append(
-            f"the store throttles from {min(throttled)} streams; the drain finds its pace by "
-            "itself, max_rate only spares it the finding, and others the refusals"
+            f"the store throttles from {min(throttled)} streams; the drain adapts by itself; "
+            "max_rate avoids the search, and throttling of others"
         )
     elif _still_grows(usual):
         remarks.append(

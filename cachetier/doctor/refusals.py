@@ -15,7 +15,7 @@ _KMS_KEY = "Enable it, or correct the key in `encryption`: it lies in the bucket
 _BY_CODE = {
     "InvalidAccessKeyId": ("the store does not know the access key", _KEYS),
     "SignatureDoesNotMatch": (
-        "the secret key does not fit the access key",
+        "the secret key does not belong to the access key",
         _KEYS + " If they are right, a proxy changes the host; nginx: "
         "`proxy_set_header Host $http_host`.",
     ),
@@ -70,7 +70,9 @@ def judge_refusal(error: CachetierError, remote: RemoteSettings, right: str = ""
     """Say why a call failed; ``right`` is what it needs, as IAM calls it."""
     code = str(error.context.get("remote_code") or "")
     if isinstance(error, ThrottledError):
-        fix = "Try again when it is quieter; `cachetier bench --remote` finds the rate it takes."
+        fix = (
+            "Try again under less load; `cachetier bench --remote` finds the rate that it accepts."
+        )
         return warn("the store throttles at the moment", fix, remote_code=code)
     summary, fix = reason_of(error, remote, right)
     return fail(summary, fix, remote_code=code)
@@ -89,7 +91,10 @@ def reason_of(error: CachetierError, remote: RemoteSettings, right: str = "") ->
         fix = f"Allow {right or 'the call'} on {arn_of(remote, right)}, or as the store words it."
         if right == "s3:ListBucket":
             fix += " Requests without a prefix need it too (StringLikeIfExists)."
-            fix += " Without it no step is found there, nor what other nodes hold or deleted."
+            fix += (
+                " Without it cachetier cannot list steps there, or see the saves and "
+                "deletions of other nodes."
+            )
         return f"access denied: {right or code}", fix
     if code in _UNKNOWN_CALL:
         return (

@@ -115,7 +115,7 @@ def check_keys(probe: Probe, _subject: object = None) -> CheckResult:
     ours = [name for name, part in KEYS.items() if not _comes_back(probe, part)]
     others = [name for name, part in KEYS_OF_OTHERS.items() if not _comes_back(probe, part)]
     if not ours + others:
-        return ok("odd signs in keys come through")
+        return ok("special characters in keys are kept")
     fix = "Have the proxy pass on paths as they come: nginx `proxy_pass` without a path."
     measured = f"keys are refused or changed with {', '.join(ours + others)}"
     if ours:
@@ -311,7 +311,7 @@ def judge_checksum(faults: Sequence[str], verify: str) -> CheckResult:
     """
     values = {"keeps_crc64nvme": not faults}
     if not faults and verify == "checksum":
-        return ok("CRC-64/NVME is judged, kept, and of whole multipart objects", **values)
+        return ok("CRC-64/NVME is checked and stored, for whole multipart objects too", **values)
     if not faults:
         fix = "Take `readback` out of `assume`: each object need not be read back."
         return warn("CRC-64/NVME works, and `readback` is assumed", fix, **values)

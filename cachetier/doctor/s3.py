@@ -166,7 +166,7 @@ def check_at_rest(probe: Probe, _subject: Subject) -> CheckResult:
 def check_lifecycle(probe: Probe, _subject: Subject) -> CheckResult:
     rules = _rules(probe)
     if rules is None:
-        return skipped("the rules cannot be read (s3:GetLifecycleConfiguration)")
+        return skipped("the lifecycle rules cannot be read (s3:GetLifecycleConfiguration)")
     return judge_lifecycle(rules, probe.settings.prefix)
 
 
@@ -240,7 +240,7 @@ def judge_at_rest(wanted: AtRest, found: AtRest) -> CheckResult:
     by_alias = "alias/" in wanted.kms_key  # of which the store tells the key
     if wanted.kms_key and not by_alias and not found.kms_key.endswith(wanted.kms_key):
         fix = "Correct the key in its `encryption`: the store took another."
-        return fail(f"{measured}, by the key {found.kms_key or 'of nobody'}", fix, **values)
+        return fail(f"{measured}, by {found.kms_key or 'no key'}", fix, **values)
     if wanted.storage_class and wanted.storage_class != found.storage_class:
         fix = "Correct its `storage_class`: the store has no such class."
         return fail(f"{measured}, not {wanted.storage_class}", fix, **values)
@@ -316,7 +316,7 @@ def judge_versioning(
     if status != "Enabled":
         return ok("suspended" if status else "off", **values)
     if rules is None:
-        return ok("on; whether old versions go cannot be told", **values)
+        return ok("on; it is not known whether old versions expire", **values)
     goes = [
         rule
         for rule in rules
@@ -325,6 +325,6 @@ def judge_versioning(
         and _covers(rule, prefix)
     ]
     if goes:
-        return ok("on; old versions go by a rule", **values)
-    fix = "Add a rule with NoncurrentVersionExpiration: deleted steps are paid for else."
+        return ok("on; a rule removes old versions", **values)
+    fix = "Add a rule with NoncurrentVersionExpiration: otherwise deleted steps still cost money."
     return warn("on, and no rule removes old versions", fix, **values)

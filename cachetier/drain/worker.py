@@ -150,7 +150,7 @@ class Worker:
         except StrayObjectError:
             if self._is_fixed(task):
                 key = self._layout.shard_key(task.claimant.run, task.place, task.name)
-                what = f"{key} holds what the bucket's documents say, and other bytes"
+                what = f"{key} has the attributes that the bucket's documents list, but other bytes"
                 raise ConflictError(what) from None
             self._send(task, pack_name(task.rank, task.digest))
 
@@ -246,7 +246,9 @@ class Worker:
             if None in here:
                 other = error.shards[here.index(None)]
                 what = f"{task.place}/{other.name} of rank {other.rank}, which another node put,"
-                raise IntegrityError(f"{what} is not there as its part says") from error
+                raise IntegrityError(
+                    f"{what} differs from its rank's part document, or is missing"
+                ) from error
             raise
 
     def _entries(self, task: Task) -> Iterator[tuple[int, ShardEntry]]:

@@ -66,7 +66,7 @@ class FileAdopter:
             if file.piece is not None:
                 continue  # see ``adopt_objects``
             if identity is None:
-                yield RepairOutcome(finding, False, "it does not say what it is")
+                yield RepairOutcome(finding, False, "it has no readable label")
                 continue
             if why is not None:
                 continue  # nobody needs it
@@ -84,7 +84,7 @@ class FileAdopter:
         if there is not None:
             return there
         if self._reclaimed(identity):
-            return "the shard that was without its bytes has them"
+            return "the shard that lacked its bytes has them again"
         self._adopt(file, identity)
         return "it is dirty again; seal its rank to complete it"
 
@@ -119,7 +119,7 @@ class FileAdopter:
         for save in found:
             since = save.started_at > file.written_at
             if save.state in OPEN_SAVES and since:
-                raise IntegrityError(f"save {save.save_id} of the step came since")
+                raise IntegrityError(f"the newer save {save.save_id} of the step has replaced it")
 
     def _world_size(self, identity: Identity) -> int:
         """Return how many ranks its save has, from the first source that knows it."""
@@ -131,7 +131,7 @@ class FileAdopter:
             return identity.world_size
         manifest = self._manifest(ids)
         if manifest is None:
-            raise IntegrityError("nothing says how many ranks its save has")
+            raise IntegrityError("the number of ranks of its save is not recorded")
         return manifest.world_size
 
     def _reclaimed(self, identity: Identity) -> bool:

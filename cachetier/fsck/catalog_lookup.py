@@ -29,14 +29,14 @@ class CatalogLookup:
         """Return a shard as it is now; raises NotFoundError where it is gone."""
         shard = self._store.read(shards.shard_by_version, version)
         if shard is None:
-            raise NotFoundError("it is gone meanwhile")
+            raise NotFoundError("it has been removed in the meantime")
         return shard
 
     def row(self, version: int) -> check_queries.CheckedRow:
         """Return what the catalog says of a shard and its remote copies, damaged or not."""
         row = self._store.read(check_queries.checked_row, version)
         if row is None:
-            raise NotFoundError("it is gone meanwhile")
+            raise NotFoundError("it has been removed in the meantime")
         return row
 
     def save(self, finding: Finding) -> Save:

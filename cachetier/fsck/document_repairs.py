@@ -83,7 +83,7 @@ class DocumentRepairs:
         key = remote.bucket.layout.manifest_key(save.run, save.step)
         info = remote.bucket.objects.head(key)
         if info is not None and MANIFEST_NONCE_KEY not in info.metadata:
-            raise LeftError(f"{key} was not written by cachetier: look at it, and remove it")
+            raise LeftError(f"{key} was not written by cachetier: inspect it, then remove it")
         _refuse_other_formats(remote, key)
         if not self._lookup.at(remote.name).parts(save):
             raise LeftError(_NOT_HERE)
@@ -106,7 +106,7 @@ class DocumentRepairs:
         remote, save = self._lookup.remote(finding.remote), self._lookup.save(finding)
         if not self._lookup.at(remote.name).is_published(save):
             self._write_missing_parts(remote, save, self._location(remote, save))
-            return "it is there again: the step goes on"
+            return "it exists again: the step continues"
         assert finding.rank is not None
         seen = remote.bucket.manifest(save.run, save.step)
         named = {part.rank: part.digest for part in seen.manifest.parts} if seen else {}
@@ -125,7 +125,7 @@ class DocumentRepairs:
             raise LeftError(f"no manifest says where it is: {gone(save)}")
         at = seen.manifest.location, remote.name
         self._store.write(copies.record_location, save.number, *at)
-        return "its row says again where it is: look once more"
+        return "its row names its place again: run fsck once more"
 
     # --- another save of the step ----------------------------------------------------------------
 

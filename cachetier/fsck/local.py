@@ -227,7 +227,7 @@ class LocalChecks:
     def _orphan(
         self, kind: FindingKind, file_id: str, size: str, identity: Identity | None
     ) -> Finding:
-        message = f"{size} that do not say what they are"
+        message = f"{size} without a readable label"
         if identity is not None:
             why = self._view.read(superfluous_because, identity)
             message = f"{size} without a row: {why or 'perhaps a shard that the catalog lost'}"
@@ -260,7 +260,7 @@ def doubtful_copies(row: CheckedRow, shard: Shard) -> dict[str, str]:
     if shard.state in (ShardState.CLEAN, ShardState.EVICTED) and not row.remotes:
         found[DURABLE] = f"it is {shard.state}, and no remote was ever verified"
     if row.settled:
-        found[DURABLE] = "it is dirty, and every remote has it that it waits for"
+        found[DURABLE] = "it is dirty, although every remote that it waits for has it"
     elif shard.state is ShardState.DIRTY and DURABLE not in row.remotes and published:
         found[DURABLE] = "it is dirty, and its step is published: nothing would ever send it"
     return found
@@ -328,7 +328,7 @@ class LocalRepairs:
         if shard.state is ShardState.QUARANTINED and self._reads_right(shard):
             self._store.write(shards.reinstate, shard.version)
             state = self._lookup.shard(shard.version).state
-            return f"its bytes here have their digest after all: it is {state}"
+            return f"its bytes here are sound after all: it is {state}"
         if shard.state is ShardState.QUARANTINED and self._reclaimer.reclaim(shard):
             return f"its file was in lost+found: it is {self._lookup.shard(shard.version).state}"
         why = self._not_fetched(shard)

@@ -28,7 +28,7 @@ from cachetier.model.shard import Shard
 from cachetier.remote.mounted import MountBuckets
 
 AT_ONCE = 16
-ADOPT = "its files are in lost+found: --adopt takes them back by what they say of themselves"
+ADOPT = "its files are in lost+found: --adopt takes them back by their labels"
 
 
 class MountChecks:

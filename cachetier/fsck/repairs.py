@@ -31,7 +31,9 @@ from cachetier.restore.restore import Restore
 
 _DOCUMENTS = (FindingKind.MANIFEST_MISSING, FindingKind.MANIFEST_DAMAGED, FindingKind.PART_DAMAGED)
 _LEFT = {
-    FindingKind.OBJECT_FOREIGN: "left alone, as it is not ours: move it away and repair again",
+    FindingKind.OBJECT_FOREIGN: (
+        "not touched because cachetier did not write it: move it away and repair again"
+    ),
 }
 
 
@@ -60,10 +62,10 @@ class Repairs:
             **objects.repairs,
             **documents.repairs,
             FindingKind.ROW_CONTRADICTS: Repair(
-                "put its row right",
+                "correct its row",
                 lambda of: objects.put_right(of) if of.version else documents.locate(of),
             ),
-            FindingKind.STEP_ENDED: Repair("end it here too, and remove its bytes", self._end),
+            FindingKind.STEP_ENDED: Repair("close it here too, and remove its bytes", self._end),
         }
 
     def all(

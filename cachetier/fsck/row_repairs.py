@@ -84,7 +84,7 @@ class _RowRepairs:
         save = self._view.read(saves.save_by_number, finding.number)
         row = self._view.read(check_queries.damaged_row, finding.version)
         if save is None or row is None:
-            raise LeftError("it is gone meanwhile: look again")
+            raise LeftError("it has been removed in the meantime: look again")
         content = self._content(finding, row)
         right = (
             self._by_its_mark(finding, save, content)
@@ -93,7 +93,7 @@ class _RowRepairs:
         )
         if right is None:
             asked = "" if self._durable is not None else " without --local, or else"
-            raise LeftError(f"nothing says any more what it was: repair{asked} save the step again")
+            raise LeftError(f"the record of what it was is lost: repair{asked} save the step again")
         taken = self._view.read(check_queries.names_of, save.number)
         if right.name != row.name and right.name in taken:
             raise LeftError(f"it was {right.name}, as another row says it is: save the step again")

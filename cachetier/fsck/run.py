@@ -115,7 +115,7 @@ def _held(cache_dir: Path, report: FsckReport, options: FsckOptions) -> Iterator
     except DirectoryInUseError as error:
         if options.changes:
             raise DirectoryInUseError(
-                f"a service runs on {cache_dir}",
+                f"a service is running on {cache_dir}",
                 hint="Stop it to repair; without --repair fsck looks beside the running service.",
             ) from error
         report.online = True

@@ -97,7 +97,7 @@ class Admission:
         refusal = self._store.open_files.refusal_of(holder)
         if refusal is not None:
             raise BackpressureError(
-                f"nothing more is begun for {holder or 'anybody'}: {refusal}",
+                f"no new put is accepted for {holder or 'anybody'}: {refusal}",
                 hint="Close what is open, or end the process that has it; then put again.",
             )
 

@@ -262,7 +262,9 @@ class _Stream:
             return
         self._send_part(self._upload)
         if Upload(context, target, (), journal).complete(journal.parts()) is None:
-            raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
+            raise RemoteDigestError(
+                f"the store returns other bytes for {target.key} than were sent", key=target.key
+            )
 
     def _begun(self) -> Upload:
         if self._upload is None:

@@ -208,7 +208,7 @@ def _refuse_lost_catalog(catalog_path: Path, files: Files) -> None:
         return
     if _store_id_path(catalog_path.parent).exists() or any(True for _ in files.all()):
         raise CatalogDamagedError(
-            f"{catalog_path.name} is missing, which held or named acknowledged shards"
+            f"{catalog_path.name} is missing; it held or named acknowledged shards"
         )
 
 

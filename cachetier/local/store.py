@@ -614,7 +614,7 @@ def _check_size(staged: Staged, mark: FileMark, content: Content) -> None:
 def _overrun(staged: Staged) -> SizeMismatchError:
     """Return what a put says that was refused while it was written."""
     return SizeMismatchError(
-        f"more was written than reserved: {staged.file.refusal}; the put is refused",
+        f"more bytes were written than reserved: {staged.file.refusal}; the put is refused",
         hint="Declare the size at `begin`, or `extend` before writing on, and put the shard again.",
     )
 

@@ -62,7 +62,9 @@ def parsed_bandwidth(max_rate: Iterable[str]) -> Bandwidth:
     windows = tuple(_window(text) for text in texts if _WINDOW_BEGIN.match(text))
     rates = [parsed_rate(text) for text in texts if not _WINDOW_BEGIN.match(text)]
     if len(rates) > 1:
-        raise ValueError("two rates for all day: give one of them a window: '08:00-20:00 200 MB/s'")
+        raise ValueError(
+            "two rates without a window: give one of them a window: '08:00-20:00 200 MB/s'"
+        )
     if rates == [0]:
         raise ValueError("a max_rate of 0 would never drain anything; give a window for a pause")
     return Bandwidth(rates[0] if rates else None, windows)

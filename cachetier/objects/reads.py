@@ -126,7 +126,7 @@ class ObjectReads:
             if info is None:
                 raise _no_such_key(mount, key)
             return info
-        raise IntegrityError(f"{key} changes all the time", run=mount.run, name=key)
+        raise IntegrityError(f"{key} keeps changing", run=mount.run, name=key)
 
     def _still_shown(self, version: ObjectVersion) -> bool:
         """Return whether the bucket shows a clean version, as far as it can be asked."""

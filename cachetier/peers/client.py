@@ -101,7 +101,9 @@ class HttpPeer:
         try:
             return json.loads(body)
         except ValueError:
-            raise TransientError(f"{self} speaks another language") from None
+            raise TransientError(
+                f"{self} uses another version of the protocol between nodes"
+            ) from None
 
     def __str__(self) -> str:
         return f"the peer {self.name or self._host} at {self.where[0]}:{self.where[1]}"

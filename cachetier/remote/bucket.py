@@ -139,7 +139,7 @@ class Bucket:
             if info.metadata.get(MANIFEST_NONCE_KEY) == manifest.nonce:
                 break
         else:
-            raise IntegrityError(f"{key} was not written by cachetier, or changes all the time")
+            raise IntegrityError(f"{key} was not written by cachetier, or keeps changing")
         return SeenManifest(manifest, info.etag)
 
     def put_manifest(self, manifest: Manifest, over: SeenManifest | None) -> SeenManifest | None:

@@ -215,7 +215,7 @@ def _wrong_of_run(run: ScenarioRun, own: dict[str, int], scenario: Scenario) -> 
     if shard_bytes > scenario.settings.capacity:
         return f"{where}.checkpoint: one shard of it is larger than settings.capacity"
     if not run.every:
-        return f"{where}.every: nobody saves without end"
+        return f"{where}.every: a run has to end"
     return ""
 
 

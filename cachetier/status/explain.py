@@ -68,15 +68,15 @@ def explain_unknown(
     if held is not None:
         sentences.append(f"Other nodes hold some: {described(held)}.")
         return Explanation(run, step, "unknown", "nodes", tuple(sentences), advice(held))
-    next_move = "See the runs that there are: cachetier ls."
+    next_move = "See all runs: cachetier ls."
     if known and step < min(known):
         sentences.append(
-            f"The oldest that is left is {min(known)}: it was deleted, expired by a rule of the "
+            f"The oldest step left is {min(known)}: it was deleted, expired by a rule of the "
             "bucket, or was never published."
         )
     elif known:
         nearest = min(known, key=lambda each: (abs(each - step), -each))
-        sentences.append(f"The nearest that there is, is {nearest}; the newest is {max(known)}.")
+        sentences.append(f"The nearest step is {nearest}; the newest is {max(known)}.")
     if known:
         next_move = f"See the run's steps: cachetier ls {run} --level replicated."
     return Explanation(run, step, "unknown", "", tuple(sentences), next_move)
@@ -185,7 +185,7 @@ def _eta(step: StepInfo, status: Status) -> str:
     mine = next((each for each in status["pending"] if _is_of(each, step)), None)
     eta = mine["eta_seconds"] if mine is not None else None
     if eta is None:
-        return "nobody can tell yet when it is durable."
+        return "the time until it is durable is not known yet."
     return f"it is durable in about {shown_span(eta)}."
 
 
@@ -239,13 +239,13 @@ _STATES: Mapping[str, tuple[str, str | Callable[[StepInfo, float], Iterable[str]
     ),
     "deleted": (
         "",
-        "It was deleted; what is left of it goes as soon as the drain gets to it.",
+        "It was deleted; the drain removes the rest of it when it is next free.",
         "",
     ),
     "damaged": ("person", _damage, "Save the step again, or restore another one."),
     "aborted": (
         "",
-        "A rank gave it up, so it is never whole, and goes after a while.",
+        "A rank aborted its part, so the step is never whole and is removed after a while.",
         "Save the step again.",
     ),
     "local_only": (
@@ -256,6 +256,6 @@ _STATES: Mapping[str, tuple[str, str | Callable[[StepInfo, float], Iterable[str]
     "open": (
         "ranks",
         _missing,
-        "Look whether those ranks live; what they never seal is never whole.",
+        "Check whether those ranks are alive; a step is whole only when all ranks seal.",
     ),
 }

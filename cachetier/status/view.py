@@ -100,18 +100,18 @@ def verdict(status: Status) -> Headline:
         sentence = f"Losing this node now costs {long_span(seconds)} of {what}."
         details.insert(0, f"the most exposed is {name}")
     elif any(run["durable_step"] is None for run in status["exposure"] if run["run"] != OTHERS):
-        sentence = "Nothing is at stake that this node could bring back: no step is whole yet."
+        sentence = "No step is whole on this node yet, so its loss costs no finished step."
     else:
         sentence = "Losing this node now costs nothing."
     if status["dirty_bytes"]:
         eta = status["eta_seconds"]
-        unknown = "nobody can tell yet when all is sent"
+        unknown = "the time until all is sent is not known yet"
         details.append(unknown if eta is None else f"all sent in {shown_span(eta)}")
     if size_bytes := status.get("memory_bytes"):
         details.append(f"{shown_size(size_bytes)} are in memory, which a power cut would take")
     details += [
-        f"nothing came of {each['run']} for {shown_span(each['quiet_seconds'])} in the midst of a "
-        f"save, which would cost {shown_span(each['exposure_seconds'])}"
+        f"{each['run']} put nothing for {shown_span(each['quiet_seconds'])} in the middle of a "
+        f"save; losing the node would cost {shown_span(each['exposure_seconds'])}"
         for each in quiet_runs(status)[:QUIET_SHOWN]
     ]
     if stuck := status["incomplete"]["steps"]:

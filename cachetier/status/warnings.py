@@ -66,7 +66,7 @@ def _of_remote(remote: RemoteSettings, progress: RemoteProgress) -> Iterator[str
         yield f"{what} overwrite each other"
     if given_up := progress.pending.given_up:
         what = f"replica {remote.name} never gets {counted(given_up, 'step')}: bytes left this node"
-        yield f"{what} before they were there; `required = true` would keep them"
+        yield f"{what} before they were sent there; `required = true` would keep them"
 
 
 def _of_claims(store: Store, now: float) -> list[str]:
@@ -107,8 +107,9 @@ def _of_room(store: Store) -> Iterator[str]:
     if space.disk_is_full:
         yield (
             f"the disk is full at {shown_size(space.limit_bytes)} of "
-            f"{shown_size(space.capacity_bytes)}: others fill it. Clean shards go first, then puts "
-            "do as when_full says; free space, or lower `capacity`: docs/runbooks/write-errors.md"
+            f"{shown_size(space.capacity_bytes)}: others fill it. Clean shards are evicted "
+            "first, then `when_full` decides about puts; free space, or lower `capacity`: "
+            "docs/runbooks/write-errors.md"
         )
     if reserve is not None and reserve.is_low:
         yield (
@@ -135,8 +136,8 @@ def _of_steps(store: Store, policy: Policy, node: NodeSnapshot) -> Iterator[str]
     if totals.unwanted.shards:
         unwanted = shown_size(totals.unwanted.size_bytes)
         yield (
-            f"{unwanted} of {_named(totals.unwanted_saves)} are drained "
-            "by nobody: another save of the step came before. They go after a day; "
+            f"{unwanted} of {_named(totals.unwanted_saves)} are not drained: another save of "
+            "the step was published first. They are removed after a day; "
             "`cachetier prune` collects them now"
         )
 
@@ -154,8 +155,8 @@ def _of_losses(store: Store, machine: Machine, now: float) -> Iterator[str]:
         size = shown_size(sum(file.size_bytes for file in aside))
         yield (
             f"lost+found holds {counted(len(aside), 'file')}, {size}, that no row names: "
-            "`cachetier fsck` says what they are. What nobody needs goes after a day, the rest "
-            "after 30"
+            "`cachetier fsck` says what they are. Files that are not needed are removed after a "
+            "day, the rest after 30"
         )
 
 

@@ -160,7 +160,7 @@ CATALOG_UNREADABLE = _error(
     "catalog.unreadable", "the catalog cannot be read: %(reason)s", alike=("reason",)
 )
 NODE_LEAVING = _info("node.leaving", "leaving the node: no more puts, and all is flushed")
-NODE_STAYS = _info("node.stays", "the node is left no more: it takes puts again")
+NODE_STAYS = _info("node.stays", "leaving was cancelled: the node takes puts again")
 NODE_STEP_BEHIND = _warning(
     "node.step_behind", "the newest step of %(run)s may stay behind: %(reason)s"
 )
@@ -211,34 +211,34 @@ OBJECT_CONFLICT = _error(
     "object.conflict", "a person must decide about an object of %(run)s: %(reason)s", "name"
 )
 OBJECT_SUPERSEDED = _warning(
-    "object.superseded", "%(name)s of %(run)s is not written to its bucket: %(reason)s"
+    "object.superseded", "%(name)s of %(run)s could not be written to its bucket: %(reason)s"
 )
 MARKER_RELEASED = _warning(
     "marker.released",
-    "%(run)s %(name)s waits no more for what other nodes put before it",
+    "%(run)s %(name)s no longer waits for earlier puts of other nodes",
     "by_itself",
 )
 ORDER_PUT_OFF = _warning(
     "order.put_off",
-    "the order of %(run)s across nodes cannot be looked after, which is tried again: %(reason)s",
+    "the order of %(run)s across nodes cannot be checked; this is retried: %(reason)s",
     "code",
     alike=("run", "code"),
 )
 UNFLUSHED_PUT_OFF = _warning(
     "unflushed.put_off",
-    "the bucket does not take the notes about steps that are not durable, which is tried again: "
-    "%(reason)s",
+    "the notes about steps that are not durable could not be written to the bucket; this is "
+    "retried: %(reason)s",
     "code",
     alike=("code",),
 )
 UNFLUSHED_UNREADABLE = _warning(
     "unflushed.unreadable",
-    "%(key)s is no note of a node, and is passed over: %(reason)s",
+    "%(key)s is not the note of a node and is ignored: %(reason)s",
     alike=("key",),
 )
 DRAIN_FAILED = _warning(
     "drain.failed",
-    "%(kind)s of %(run)s/%(step)d failed at %(remote)s and is repeated: %(reason)s (%(code)s)",
+    "%(kind)s of %(run)s/%(step)d failed at %(remote)s and will be retried: %(reason)s (%(code)s)",
     *("save_id", "rank", "name", "attempt", "seconds"),
     alike=("remote", "code", "kind"),
 )
@@ -277,32 +277,35 @@ SAVE_DELETED = _info(
 )
 OBJECTS_LEFT = _info(
     "objects.left",
-    "%(run)s/%(step)d is deleted at %(remote)s but for %(count object)s that cachetier does not "
-    "know for its own, such as %(key)s",
+    "%(run)s/%(step)d is deleted at %(remote)s, except for %(count object)s that cachetier did "
+    "not write, such as %(key)s",
     "save_id",
 )
 STORE_NOT_ALONE = _warning(
     "store.not_alone",
-    "the cache directory of store %(store_id)s is older than remote %(remote)s, or somebody else's "
-    "too: it was restored or copied; see docs/recovery.md",
+    "the cache directory of store %(store_id)s is older than remote %(remote)s, or in use by "
+    "another node too: it was restored or copied; see docs/recovery.md",
     "epoch",
 )
 OBJECTS_MISSING = _error("objects.missing", "%(run)s/%(step)d: %(reason)s", *("save_id",))
 OBJECT_GONE = _warning(
     "object.gone",
-    "%(key)s of %(run)s is gone in the bucket: somebody deleted it. Its bytes stay here for an "
+    "%(key)s of %(run)s was deleted in the bucket by somebody else. Its bytes stay here for an "
     "hour; `cachetier fsck --repair` sends them again",
 )
 OBJECT_REPLACED = _info(
-    "object.replaced", "%(key)s of %(run)s is not ours any more in the bucket: it goes here"
+    "object.replaced",
+    "%(key)s of %(run)s was replaced in the bucket by another writer: our copy is removed",
 )
 SAVE_ENDED_ELSEWHERE = _info(
-    "save.ended_elsewhere", "%(run)s/%(step)d is %(state)s by another node: it goes here", "save_id"
+    "save.ended_elsewhere",
+    "%(run)s/%(step)d was %(state)s by another node: our copy is removed",
+    "save_id",
 )
 SAVE_GIVEN_UP = _warning(
     "save.given_up",
-    "remote %(remote)s never gets %(run)s/%(step)d: bytes of it left this node before they were "
-    "there",
+    "remote %(remote)s will never have %(run)s/%(step)d: some bytes were evicted here before "
+    "they were sent there",
     "save_id",
 )
 PART_MENDED = _info(
@@ -313,17 +316,17 @@ PART_MENDED = _info(
 )
 PART_TAKEN_BACK = _warning(
     "part.taken_back",
-    "rank %(rank)d of %(run)s/%(step)d was sealed without %(names)s, which go",
+    "rank %(rank)d of %(run)s/%(step)d was sealed without %(names)s, which are removed",
     "save_id",
 )
 PART_WAITS = _warning(
     "part.waits",
-    "rank %(rank)d of %(run)s/%(step)d waits for a service that holds its shard %(name)s",
+    "rank %(rank)d of %(run)s/%(step)d waits for the service that has its shard %(name)s",
     "save_id",
     alike=("run", "step", "rank", "name"),
 )
 PENDING_SEAL_LATER = _warning(
-    "pending_seal.later", "a pending seal is looked for again later: %(reason)s", alike=()
+    "pending_seal.later", "the search for a pending seal is repeated later: %(reason)s", alike=()
 )
 PENDING_SEAL_REFUSED = _error(
     "pending_seal.refused",
@@ -335,17 +338,17 @@ PENDING_SEAL_UNSOUND = _warning(
     "pending_seal.unsound", "%(key)s is not in the bucket as a client verified it", alike=("key",)
 )
 PENDING_SEALS_FAILED = _error(
-    "pending_seals.failed", "looking for pending seals failed; it is tried again", alike=()
+    "pending_seals.failed", "the search for pending seals failed and will be retried", alike=()
 )
 PENDING_SEALS_LEFT = _error(
-    "pending_seals.left", "pending seals that are done could not be removed; they do no harm"
+    "pending_seals.left", "finished pending seals could not be removed; they do no harm"
 )
 
 # --- reading, room and policies ------------------------------------------------------------------
 
 COPY_PASSED_OVER = _warning(
     "copy.passed_over",
-    "restore passes over %(key)s at %(remote)s: %(reason)s",
+    "restore skips %(key)s at %(remote)s: %(reason)s",
     *("run", "step", "name"),
     alike=("remote", "key"),
 )
@@ -361,22 +364,24 @@ PEER_SKIPPED = _warning(
 )
 STEP_RESTORED = _info(
     "step.restored",
-    "%(run)s/%(step)d is back here: %(shards shard)s, %(size_bytes size)s in %(seconds).1f s",
+    "%(run)s/%(step)d was restored to this node: %(shards shard)s, %(size_bytes size)s in "
+    "%(seconds).1f s",
 )
 STEP_NOT_RESTORED = _warning(
-    "step.not_restored", "%(run)s/%(step)d is not back here, or not all of it: %(reason)s"
+    "step.not_restored",
+    "%(run)s/%(step)d was not restored to this node, or only in part: %(reason)s",
 )
 ROOM_FAILED = _error(
-    "room.failed", "making room failed; it is tried again at the next change", alike=()
+    "room.failed", "eviction failed and will be retried at the next change", alike=()
 )
 LOCAL_ONLY_DRAINED = _warning(
     "local_only.drained",
-    "there is no room: local-only step %(run)s/%(step)d is drained",
+    "the cache is full: local-only step %(run)s/%(step)d is drained",
     "save_id",
 )
 LOCAL_ONLY_KEPT = _warning(
     "local_only.kept",
-    "step %(run)s/%(step)d stays, as its rows are damaged: %(reason)s",
+    "step %(run)s/%(step)d is kept because its rows are damaged: %(reason)s",
     "save_id",
     alike=("run", "step"),
 )
@@ -390,11 +395,11 @@ FILE_STUCK = _warning(
 )
 RESERVATION_EXCEEDED = _warning(  # a client's doing, and the disk is safe: no defect
     "reservation.exceeded",
-    "a put of %(by)s is refused, its file unlinked: %(reason)s",
+    "a put of %(by)s was refused and its file removed: %(reason)s",
     alike=("by",),
 )
 LOOK_FAILED = _error(
-    "look.failed", "open files could not be measured; they are again at once", alike=()
+    "look.failed", "the open files could not be measured; this is retried at once", alike=()
 )
 
 # --- the remotes and the drain -------------------------------------------------------------------
@@ -410,35 +415,43 @@ REMOTE_UNREACHABLE = _warning(
 )
 REMOTE_REFUSED = _warning(
     "remote.refused",
-    "remote %(remote)s refuses us, everything is kept: %(reason)s",
+    "remote %(remote)s refuses this node, everything is kept: %(reason)s",
     alike=("remote",),
 )
 REMOTE_THROTTLED = _warning(
-    "remote.throttled", "remote %(remote)s throttles us", "times", "reason", alike=("remote",)
+    "remote.throttled",
+    "remote %(remote)s throttles this node",
+    "times",
+    "reason",
+    alike=("remote",),
 )
-REMOTE_WELL = _info("remote.well", "remote %(remote)s is well again")
+REMOTE_WELL = _info("remote.well", "remote %(remote)s has recovered")
 COPIES_REFUSED = _warning(
-    "copies.refused", "the remote does not copy for us, so bytes are sent: %(reason)s", alike=()
+    "copies.refused",
+    "the remote does not copy inside the bucket, so bytes are sent: %(reason)s",
+    alike=(),
 )
 DRAIN_STARTED = _info("drain.started", "the drain to %(remote)s is process %(pid)d")
 DRAIN_DIED = _error(
     "drain.died",
-    "the drain to %(remote)s ended by itself (%(status)d) and is started again",
+    "the drain to %(remote)s exited unexpectedly (%(status)d) and is restarted",
     "pid",
 )
 DRAIN_NOT_STARTED = _error(
-    "drain.not_started", "the drain cannot be started; it is tried again", "remote", alike=()
+    "drain.not_started", "the drain cannot be started; this is retried", "remote", alike=()
 )
 DRAIN_BROKEN = _error("drain.broken", "the drain cannot go on after task %(task)d")
 DRAIN_TASK_BROKEN = _error(
     "drain.task_broken",
-    "%(kind)s of %(run)s/%(step)d %(name)s failed by a defect of ours",
+    "%(kind)s of %(run)s/%(step)d %(name)s failed because of a defect in cachetier",
     "save_id",
     alike=("kind",),
 )
-DRAIN_NO_WORK = _warning("drain.no_work", "no work could be had: %(reason)s", alike=())
+DRAIN_NO_WORK = _warning(
+    "drain.no_work", "the drain could not get work from the service: %(reason)s", alike=()
+)
 DRAIN_UNREPORTED = _warning(
-    "drain.unreported", "the drain could not report how it behaves: %(reason)s", alike=()
+    "drain.unreported", "the drain could not report its state: %(reason)s", alike=()
 )
 DRAIN_REQUEST_FAILED = _error(
     "drain.request_failed", "the drain's request %(operation)s failed", alike=("operation",)
@@ -459,18 +472,18 @@ STAGED_LEFT = _error("staged.left", "a staged shard could not be dropped")
 ACCEPT_FAILED = _error("accept.failed", "accepting a connection failed", alike=())
 SCRAPE_FAILED = _error(
     "scrape.failed",
-    "a scrape lacks the gauges of the %(source)s: %(reason)s",
+    "a scrape has no gauges of the %(source)s: %(reason)s",
     alike=("source",),
 )
-TLS_READ = _event("tls.read", logging.INFO, "the files of TLS were read again: they changed")
+TLS_READ = _event("tls.read", logging.INFO, "the TLS files changed and were read again")
 TLS_REFUSED = _warning(
     "tls.refused",
-    "the files of TLS changed and are no good, what was read before stays: %(reason)s",
+    "the TLS files changed and cannot be used; the earlier ones stay in use: %(reason)s",
 )
 HTTP_FAILED = _error("http.failed", "the %(door)s door failed", alike=("door",))
 TOKENS_UNREADABLE = _error(
     "tokens.unreadable",
-    "the tokens in %(path)s cannot be read, and those known before still hold: %(reason)s",
+    "the tokens in %(path)s cannot be read; the earlier ones stay valid: %(reason)s",
     alike=("path",),
 )
 AUDIT_FAILED = _error("audit.failed", "a line of the audit log could not be written", alike=())
@@ -478,7 +491,7 @@ AUDIT_FAILED = _error("audit.failed", "a line of the audit log could not be writ
 # --- the log itself ------------------------------------------------------------------------------
 
 LIBRARY = _event("library", logging.WARNING, "%(text)s", "logger", alike=("logger", "text"))
-DEFECT = _error("defect", "thread %(thread)s ended by a defect of ours")
+DEFECT = _error("defect", "thread %(thread)s ended because of a defect in cachetier")
 REPEATED = _warning(
     "log.repeated", "%(times)d more of %(of)s in %(seconds)d s, not written", "like"
 )

@@ -63,7 +63,7 @@ class Client(ReadCalls):
         files: BlockFiles | None = None,
     ) -> None:
         if threads < 1:
-            raise ValueError(f"threads={threads} leaves nobody to work")
+            raise ValueError(f"threads={threads} leaves no thread to work")
         clock = clock or SystemClock()
         hello, workers = greeting(clock.now()), Workers(threads)
         single = transport_for(

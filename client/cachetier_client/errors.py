@@ -322,7 +322,9 @@ class PinnedError(LookAtRunError):
 
     code = "pinned"
     http_status = 409
-    hint = "Somebody wants it kept. If not: `cachetier pin --remove RUN STEP`, then call again."
+    hint = (
+        "It is pinned. If nobody needs the pin: `cachetier pin --remove RUN STEP`, then call again."
+    )
 
 
 class LocalOnlyError(LookAtRunError):
@@ -366,7 +368,9 @@ class FencedError(GiveUpError):
 
     code = "fenced"
     http_status = 503
-    hint = "A sync failed: nothing is taken or drained. Restart, flush, then replace the disk."
+    hint = (
+        "An fsync failed, so nothing is accepted or drained. Restart, flush, then replace the disk."
+    )
 
 
 class StagedIOError(GiveUpError):
@@ -423,7 +427,9 @@ class RemoteRefusedError(RemoteError, GiveUpError):
     """
 
     code = "remote_refused"
-    hint = "Mend the bucket, its policy or the credentials. Everything is kept; draining resumes."
+    hint = (
+        "Correct the bucket, its policy or the credentials. Everything is kept; draining resumes."
+    )
 
 
 class ThrottledError(RemoteUnavailableError):

@@ -72,7 +72,7 @@ def whole_step(
         found = client.step(run, step, timeout_seconds=timeout_seconds)
     elif not found.is_whole or not found.levels:
         raise IncompleteError(
-            f"step {step} of {run} is not whole, or not to be seen from this node as a whole",
+            f"step {step} of {run} is not whole, or this node cannot see all of it",
             hint="Wait until it is durable: cachetier wait RUN STEP.",
         )
     return found
@@ -195,7 +195,7 @@ def _pieces(path: Path) -> Iterator[memoryview]:
 
 def _refuse_taken(target: Path) -> None:
     if os.path.lexists(target):
-        raise InvalidRequestError(f"{target} is there already", hint="Name another, or remove it.")
+        raise InvalidRequestError(f"{target} exists already", hint="Name another, or remove it.")
 
 
 def _sync(path: str | os.PathLike[str]) -> None:

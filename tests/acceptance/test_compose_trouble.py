@@ -67,7 +67,7 @@ def test_a_wrong_bucket_ends_up_and_the_log_has_one_line_for_each_try(stack: Sta
 def test_a_wrong_secret_is_one_line(stack: Stack) -> None:
     line = refusal_of(stack, "--env", "AWS_SECRET_ACCESS_KEY=not-the-secret")
 
-    assert "the secret key does not fit the access key (SignatureDoesNotMatch)" in line
+    assert "the secret key does not belong to the access key (SignatureDoesNotMatch)" in line
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])

@@ -148,7 +148,7 @@ def test_more_calls_than_threads_take_turns(service: FakeService) -> None:
 
     with_client(service, use, calls=2)
     assert service.connections <= 3
-    with pytest.raises(ValueError, match="calls=0 leaves nobody"):
+    with pytest.raises(ValueError, match="calls=0 allows no call"):
         AsyncClient(service.url, calls=0)
 
 

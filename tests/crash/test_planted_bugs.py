@@ -152,7 +152,7 @@ def test_the_harness_catches_a_missing_sync_of_the_catalog(
 
     monkeypatch.setattr(connection, "_configure", careless)
 
-    assert "acknowledged commits went with it" in caught()
+    assert "acknowledged commits are lost with it" in caught()
 
 
 def test_the_harness_catches_a_catalog_that_is_synced_only_now_and_then(

@@ -235,7 +235,7 @@ def test_what_is_there_already_is_not_touched(client: Client, out: Path) -> None
     save(state(), storage_writer=CachetierWriter(ADDRESS, client=client), no_dist=True)
     (out / "kept").mkdir()
     for to in ("dcp", "torch"):
-        with pytest.raises(InvalidRequestError, match="is there already"):
+        with pytest.raises(InvalidRequestError, match="exists already"):
             export_step(ADDRESS, out / "kept", to, client=client)
         with pytest.raises(InvalidRequestError, match="Make it first"):
             export_step(ADDRESS, out / "no" / "folder", to, client=client)

@@ -83,7 +83,7 @@ def test_a_folder_goes_in_and_comes_out_as_it_was(served: Served, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "step-1000"]
 
     again = run(served, "get", "r", "1000", dest, "--format", "files")
-    assert (again.code, "is there already" in again.err) == (2, True)
+    assert (again.code, "exists already" in again.err) == (2, True)
     one = run(served, "put", f"{source}/model.pt", "r", "3", "--seal")
     assert one.out.startswith("r/3/model.pt: 17.8 MB, ")
     assert run(served, "get", "r", "9", f"{dest}9", "--format", "files").code == 1
@@ -194,7 +194,7 @@ def test_an_export_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
 def test_what_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     dest = tmp_path / "x"
     with (
-        pytest.raises(InvalidRequestError, match="there already"),
+        pytest.raises(InvalidRequestError, match="exists already"),
         placed(dest, one_file=True) as path,
     ):
         path.write_bytes(b"ours")

@@ -307,7 +307,7 @@ def test_two_folders_never_take_turns_in_one_step(client: Client, tmp_path: Path
     one = save(tmp_path / "a" / "checkpoint-500", {"x": b"one"})
     two = save(tmp_path / "b" / "checkpoint-500", {"x": b"two"})
     client.adopt(one, origin="a/checkpoint-500")
-    with pytest.raises(StepPublishedError, match="from elsewhere"):
+    with pytest.raises(StepPublishedError, match="from another save"):
         client.adopt(two, origin="b/checkpoint-500")
     assert stored(client, "r", 500) == on_disk(one)
     client.adopt(two, origin="b/checkpoint-500", overwrite=True)

@@ -480,7 +480,7 @@ def test_actions_are_for_admins_and_of_those_for_who_may_touch_the_run(
 ) -> None:
     fields = {"run": "r", "step": "1", "value": "1"}
     writer, tenant = signed_in_as("b", served), signed_in_as("a", served)
-    for browser, why in ((writer, "acts for admins alone"), (tenant, "may not touch|all runs")):
+    for browser, why in ((writer, "only admins may act"), (tenant, "may not touch|all runs")):
         answer = act(browser, name, **fields)
         assert answer.status == 403
         assert re.search(why, text(answer))

@@ -127,7 +127,7 @@ def test_a_node_that_was_replaced_has_a_step_again_by_the_console_alone(
         download.value.save_as(tmp_path / "shard")
         assert (tmp_path / "shard").read_bytes() == patterned(LARGE, 0)
         page.goto(str(served.service.url))
-        expect(page.locator(".events")).to_contain_text("run/7 is back here: 6 shards")
+        expect(page.locator(".events")).to_contain_text("run/7 was restored to this node: 6 shards")
 
 
 def test_what_happens_shows_without_a_reload(page: Page, served: Served) -> None:

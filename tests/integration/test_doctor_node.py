@@ -63,7 +63,7 @@ def test_memory_is_found_out_by_its_name_and_by_its_sync() -> None:
     assert "tmpfs" in findings["filesystem"].measured
     assert findings["device"].state is State.SKIPPED
     assert findings["sync"].state is State.FAIL
-    assert "reaches no disk" in findings["sync"].measured
+    assert "does not reach a disk" in findings["sync"].measured
 
 
 def test_a_directory_that_others_may_write_to_is_found_before_the_start(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_s3_that_goes_away_for_good_ends_the_save_in_time_and_nothing_is_publish
     past: Place, proxy: S3Proxy
 ) -> None:
     proxy.troubles.add(Fault(Trouble.SLOW_DOWN, "UploadPart", When(start=2, times=None)))
-    with pytest.raises(CachetierClientError, match="S3 does not do instead"):
+    with pytest.raises(CachetierClientError, match="S3 cannot replace it"):
         save(past, clock=FakeClock())
     assert proxy.troubles.fired[Trouble.SLOW_DOWN]
     assert not past.is_published(1)

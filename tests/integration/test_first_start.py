@@ -92,7 +92,7 @@ def settings_for(endpoint: str, cache_dir: Path) -> Settings:
     [
         (404, "NoSuchBucket", "there is no bucket bucket", "`remote`"),
         (403, "InvalidAccessKeyId", "does not know the access key", "AWS_ACCESS_KEY_ID"),
-        (403, "SignatureDoesNotMatch", "secret key does not fit", "AWS_SECRET_ACCESS_KEY"),
+        (403, "SignatureDoesNotMatch", "secret key does not belong", "AWS_SECRET_ACCESS_KEY"),
         (301, "PermanentRedirect", "another region", "`region`"),
     ],
 )

@@ -169,7 +169,7 @@ def test_new_files_that_are_no_good_change_nothing(
         issued.certificate.write_text("no certificate")
         shown = asked(served.call.port, trusting(authority))[2]
         assert "sound" in str(shown["subject"])
-        assert any("what was read before stays" in each.getMessage() for each in caplog.records)
+        assert any("the earlier ones stay in use" in each.getMessage() for each in caplog.records)
         warnings = served.service.report.status()["warnings"]
         assert any(str(issued.certificate) in each for each in warnings)
 

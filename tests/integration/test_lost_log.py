@@ -50,7 +50,7 @@ def test_a_node_that_lost_its_log_says_which_verb_to_run_and_starts_after_it(tie
 
     refused = cachetier(tier, "serve")
     assert refused.returncode == 1
-    assert "acknowledged commits went with it" in refused.stderr
+    assert "acknowledged commits are lost with it" in refused.stderr
     assert "run `cachetier fsck --repair`" in refused.stderr
 
     repaired = cachetier(tier, "fsck", "--repair")

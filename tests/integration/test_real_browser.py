@@ -67,7 +67,9 @@ def test_a_person_signs_in_and_out_and_other_pages_do_nothing_in_between() -> No
         page.goto(link)
         assert "As owner, with the role admin on all runs." in page.inner_text("main")
         page.get_by_role("button", name="Sign in").click()
-        page.get_by_text("Losing this node now").or_(page.get_by_text("Nothing is at")).wait_for()
+        page.get_by_text("Losing this node now").or_(
+            page.get_by_text("No step is whole on this node")
+        ).wait_for()
         assert page.url == f"{home}/"
         assert page.evaluate("document.cookie") == ""
         (cookie,) = page.context.cookies()

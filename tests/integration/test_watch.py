@@ -402,7 +402,7 @@ def test_a_step_of_somebody_else_is_left_alone_and_no_link_stays(
         save(root / "checkpoint-5", {"model": LARGE})
         (outcome,) = heard.await_(1)
     assert outcome.failed
-    assert "from elsewhere" in outcome.trouble
+    assert "from another save" in outcome.trouble
     assert stored(client, "r", 5) == {"model": b"theirs"}
     assert [path.name for path in root.iterdir()] == ["checkpoint-5"]
 

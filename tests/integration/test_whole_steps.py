@@ -95,7 +95,7 @@ def test_a_node_that_never_saw_a_step_has_all_of_it(
 ) -> None:
     assert replaced.steps.begin("run", 7) == RemainingShards(6, 2 * (SIZE_BYTES + 1))
     told = replaced.wait_for("step.restored", caplog)
-    assert told.getMessage().startswith("run/7 is back here: 6 shards, 16.8 MB in ")
+    assert told.getMessage().startswith("run/7 was restored to this node: 6 shards, 16.8 MB in ")
     assert len(replaced.names_here()) == 6
     opened = replaced.restore.open("run", 7, "large-1", 5.0)
     assert opened.source == "local"
@@ -158,7 +158,7 @@ def test_what_is_damaged_in_the_bucket_is_told_and_not_kept(
     try:
         replaced.steps.begin("run", 7)
         told = replaced.wait_for("step.not_restored", caplog)
-        assert "run/7 is not back here, or not all of it" in told.getMessage()
+        assert "run/7 was not restored to this node, or only in part" in told.getMessage()
         assert "large-1" not in replaced.names_here()
     finally:
         replaced.close()

@@ -46,7 +46,7 @@ WITH_A_PATH = "location /cachetier {{ proxy_pass {upstream}/cachetier; }}"
 @pytest.mark.parametrize(
     ("settings", "state", "measured"),
     [
-        ("", State.OK, "odd signs in keys come through"),
+        ("", State.OK, "special characters in keys are kept"),
         (WITH_A_PATH, State.WARN, "keys are refused or changed with //:"),
     ],
     ids=["as it comes", "with a path"],

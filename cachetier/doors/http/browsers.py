@@ -59,7 +59,9 @@ def judge(method: str, path: str, headers: Headers, hosts: Collection[str]) -> N
     if method in ("GET", "HEAD") or (cookie is None and path not in PAGES):
         return
     if origin is None and site != "same-origin":
-        raise CrossSiteError("nothing shows which page sent this change: it has no Origin")
+        raise CrossSiteError(
+            "the request has no Origin header, so the page that sent it is unknown"
+        )
     if cookie is not None and path not in PAGES:  # whose forms have the token inside
         check_csrf(cookie, headers.get(CSRF_HEADER, ""))
 

@@ -146,7 +146,7 @@ class Front:
         """Beyond the limit, take requests only of those who have less than an equal share."""
         limit = self._limits.requests
         if self._served.total() > limit and self._served[holder] * len(self._served) > limit:
-            raise BusyError(f"{limit} requests are being served already")
+            raise BusyError(f"the limit of {limit} requests at once is reached")
 
 
 class Exchange:

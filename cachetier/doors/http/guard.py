@@ -89,7 +89,7 @@ class Guard(Front):
     async def _page(self, scope: Scope, exchange: Exchange) -> None:
         """Serve a page to a stranger: those who sign in are few, and keep nobody else out."""
         if self._strangers >= self._limits.strangers:
-            raise BusyError(f"{self._strangers} are signing in already")
+            raise BusyError(f"{self._strangers} sign-ins are in progress already")
         self._strangers += 1
         try:
             await self._pass_on(scope, exchange)

@@ -38,7 +38,7 @@ async def answered(
         with scope[PARKED]():
             await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
         if not answer.done():
-            raise CallerGoneError("the caller hung up while they waited")
+            raise CallerGoneError("the caller closed the connection while it waited")
         return answer.result()
     except NotDurableError:
         node.refuse_when_stopping()

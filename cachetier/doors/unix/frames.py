@@ -38,7 +38,7 @@ class FrameRoom:
         needed_bytes = size_bytes + (0 if is_own else OWN_BYTES)
         with self._freed:
             if not self._freed.wait_for(lambda: self._free_bytes >= needed_bytes, STALL_SECONDS):
-                raise FrameError("there is no memory for a frame of this size now")
+                raise FrameError("not enough memory for a frame of this size")
             self._free_bytes -= size_bytes
 
     def give_back(self, size_bytes: int) -> None:

@@ -427,7 +427,7 @@ class Session:
         """Wait for an answer, and for no longer than the peer does."""
         answer = self._node.waits.ask(question, timeout_seconds)
         if not _answered_before_it_hung_up(self._sock, answer):
-            raise ConnectionClosedError("the peer hung up while it waited")
+            raise ConnectionClosedError("the client closed the connection while it waited")
         return answer.result()
 
     def _restore_step(self, header: Header) -> Reply:

@@ -263,7 +263,9 @@ class Publisher:
                 return
             for key, upload_id in left:
                 self._bucket.objects.abort_upload(key, upload_id)
-        raise TransientError(f"uploads of {prefix} do not go away", run=save.run, step=save.step)
+        raise TransientError(
+            f"unfinished uploads of {prefix} cannot be removed", run=save.run, step=save.step
+        )
 
     # --- claiming and publishing -----------------------------------------------------------------
 
@@ -383,5 +385,5 @@ def _ended(save: Claimant, claim_state: ClaimState, seen: Manifest | None) -> En
 
 def _too_many_races(save: Claimant) -> TransientError:
     return TransientError(
-        f"the manifest of step {save.step} changes all the time", run=save.run, step=save.step
+        f"the manifest of step {save.step} keeps changing", run=save.run, step=save.step
     )

@@ -94,7 +94,7 @@ class StoreClaimer:
             put = self._bucket.put_store_claim(claim, seen)
             if put is not None:
                 return put
-        raise TransientError(f"the claim of store {self._store_id} changes all the time")
+        raise TransientError(f"the claim of store {self._store_id} keeps changing")
 
     def _seen(self, identity: str, own: OwnClaim) -> tuple[SeenStoreClaim | None, bool]:
         """Return the claim that is there, and whether this catalog knows of it, and no less."""

@@ -459,7 +459,9 @@ class DrainService:
             removed = self._store.write(objects.record_shown, version, etag, self._remote, now)
         except ForbiddenTransitionError:
             # A reader met damage meanwhile, and the bucket has the bytes.
-            self.object_superseded(version, "the bucket has it, and its bytes here are damaged")
+            self.object_superseded(
+                version, "the bucket has the object; its bytes on this node are damaged"
+            )
             return
         self._store.drop(removed)
         self._stats.shown(found, seconds, phases)

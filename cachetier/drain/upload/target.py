@@ -180,9 +180,11 @@ class UploadTarget:
         if verdict is Existing.FOREIGN:
             raise ConflictError(f"{key} holds an object that is not of this save")
         if verdict is Existing.STRAY or (verdict is Existing.OLDER and not self.replaces(info)):
-            raise StrayObjectError(f"{key} holds other bytes, which nobody here put there")
+            raise StrayObjectError(f"{key} holds other bytes, which this node did not put there")
         if verdict is Existing.OLDER and self.is_fixed():
-            raise ConflictError(f"{key} holds what the bucket's documents say, and other bytes")
+            raise ConflictError(
+                f"{key} has the attributes that the bucket's documents list, but other bytes"
+            )
         return if_match(info.etag)
 
 

@@ -248,7 +248,9 @@ class Upload:
             condition = found
         if refused and condition == IF_ABSENT:
             raise RefusedKeyError(target.key)
-        raise RemoteDigestError(f"{target.key} does not keep what was sent", key=target.key)
+        raise RemoteDigestError(
+            f"the store returns other bytes for {target.key} than were sent", key=target.key
+        )
 
     @contextmanager
     def _body(self) -> Iterator[tuple[Body, Stored, Metadata]]:
@@ -318,7 +320,7 @@ class Upload:
             self._give_up()
             self._donor = None  # it has frames, or may have been other bytes than were recorded
         key = self._target.key
-        raise RemoteDigestError(f"{key} does not keep what was sent", key=key)
+        raise RemoteDigestError(f"the store returns other bytes for {key} than were sent", key=key)
 
     def complete(self, parts: Sequence[UploadedPart]) -> VerifiedObject | None:
         """Make the parts an object; return what lies there, verified, if that is it."""
@@ -572,7 +574,7 @@ class Upload:
                 made = self._made(partial(packer.again, made))
             with closing(made.body) as body, suppress(GivenBackError):
                 return in_rounds(partial(self.send_part, number, body, digest))
-        raise TransientError(f"part {number} did not get through")
+        raise TransientError(f"part {number} could not be sent")
 
     # --- both ------------------------------------------------------------------------------------
 

@@ -168,7 +168,7 @@ def open_writer(path: Path, now: float, vfs: str | None = None) -> apsw.Connecti
     """
     if apsw.SQLITE_VERSION_NUMBER < SAFE_SQLITE:
         raise ConfigError(
-            f"apsw brings SQLite {apsw.sqlite_lib_version()}, which may lose commits",
+            f"apsw includes SQLite {apsw.sqlite_lib_version()}, which may lose commits",
             hint="Install the pinned requirements: SQLite 3.51.3 or newer is needed.",
         )
     lend_reserve(path.parent)
@@ -488,8 +488,8 @@ def check_log(catalog: Path, *, may_be_lost: bool = False) -> None:
     """
     if not may_be_lost and is_log_lost(catalog):
         raise CatalogDamagedError(
-            f"{log_path(catalog).name} is gone, or is another than `{MARK_NAME}` names: "
-            "acknowledged commits went with it",
+            f"{log_path(catalog).name} is missing, or is not the one that `{MARK_NAME}` names: "
+            "acknowledged commits are lost with it",
             hint="Put it back if you have it. Else run `cachetier fsck --repair`: it takes back "
             "every data file that is whole, and says which shards may be lost.",
         )
@@ -510,7 +510,7 @@ def begin_mark(sql: apsw.Connection, catalog: Path) -> None:
     life = life_of(log_path(catalog))
     if life is None:  # SQLite goes on without a log if it could not begin one
         raise CatalogDamagedError(
-            "the disk did not let the catalog begin its log",
+            "the catalog could not create its log on this disk",
             hint="Start again; if that repeats, look at the disk.",
         )
     write_synced(mark_path(catalog), f"{life[0]} {life[1]}\n")

@@ -59,7 +59,8 @@ def adopted(  # noqa: PLR0913 - the call's own
     which = os.path.abspath(path)
     if step is None and (step := SaveRules().step_of(os.path.basename(which))) is None:
         raise InvalidNameError(
-            f"the name of {which} says no step", hint="Pass step=, or call it like checkpoint-500."
+            f"the name of {which} does not contain a step",
+            hint="Pass step=, or call it like checkpoint-500.",
         )
     save_id = save_id or os.environ.get("CACHETIER_SAVE_ID")
     if not save_id and place.world_size > 1:
@@ -130,7 +131,7 @@ class FolderAdoption:
         is_ours = self.save_id is None and known.save_id.rpartition("-")[0] == origin
         if known.ranks and not is_ours and not self.overwrite:
             raise StepPublishedError(
-                f"step {known.step} is there already, from elsewhere (save {known.save_id})",
+                f"step {known.step} exists already, from another save ({known.save_id})",
                 hint=f"Adopt {self.path} as another run or step, or pass overwrite=True.",
             )
         return self._put(files, save_id, {}, overwrite=True)

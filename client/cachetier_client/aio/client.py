@@ -117,7 +117,7 @@ class AsyncClient(OnThreads[Client]):
         calls: int = 8,
     ) -> None:
         if calls < 1:
-            raise ValueError(f"calls={calls} leaves nobody to make them")
+            raise ValueError(f"calls={calls} allows no call at all")
         client = Client(url, run=run, fallback=fallback, threads=threads)
         super().__init__(client, Threads(calls))
 

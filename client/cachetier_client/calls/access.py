@@ -88,6 +88,6 @@ class AccessCalls(RunCalls):
             return [dict(each) for each in self._ask("token_list", {}, timeout_seconds)["tokens"]]
 
     def revoke_token(self, token_id: str, *, timeout_seconds: float = LOOK_SECONDS) -> None:
-        """Have a token open nothing any more."""
+        """Revoke a token."""
         with self._caller.calling("token_revoke", tells=False), understood():
             self._ask("token_revoke", {"id": token_id}, timeout_seconds)

@@ -374,7 +374,7 @@ def _not_durable_in_time(seconds: float) -> Iterator[None]:
         yield
     except (BusyError, StoppingError) as error:
         raise NotDurableError(
-            f"nobody has said in time ({seconds:g} s) that it is durable: {error.message} "
+            f"it is not known to be durable after {seconds:g} s: {error.message} "
             f"({error.code})",
         ) from error
 

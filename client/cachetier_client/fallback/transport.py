@@ -317,6 +317,6 @@ def _both(away: Exception, remote: CachetierClientError) -> ServiceUnavailableEr
     """Return the error that names what is wrong on both ways."""
     cause = away.message if isinstance(away, CachetierClientError) else str(away)
     return ServiceUnavailableError(
-        f"the service is away ({cause}), and S3 does not do instead ({remote.message})",
+        f"the service is away ({cause}), and S3 cannot replace it ({remote.message})",
         hint=f"Start `cachetier serve` on this node, or mend the bucket: {remote.hint}",
     )

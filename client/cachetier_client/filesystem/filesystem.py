@@ -268,7 +268,7 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if spool is None:
             if target_path[-1].endswith(HELD_SUFFIX):
                 raise InvalidRequestError(
-                    f"{path1} is stored: as {path2} it would be gone with this process",
+                    f"{path1} is stored; as {path2} it would be lost when this process ends",
                     hint=f"Move it to a name that does not end in {HELD_SUFFIX}.",
                 )
             self._tree.removable([self._address(path1)], recursive=recursive)
@@ -396,7 +396,7 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 hint="A file is written from its beginning to its end.",
             )
         if mode == "xb" and self.exists(path):
-            raise FileExistsError(f"cachetier://{path} is there already")
+            raise FileExistsError(f"cachetier://{path} exists already")
         before = self._open_to_read(path) if mode == "ab" and self.exists(path) else None
         if together is None and not autocommit:
             together = self.transaction.together

@@ -102,7 +102,7 @@ class Tree:
             info = self.info(address)
             if info["type"] == "directory" and (not address.path or not recursive):
                 raise InvalidRequestError(
-                    f"cachetier://{address.text} is not removed just so",
+                    f"cachetier://{address.text} cannot be removed as a whole",
                     hint="Remove folders below a run, one by one: fs.rm(path, recursive=True).",
                 )
             commits = self.commits.touching(address)
@@ -175,7 +175,7 @@ def checked_file(address: Address) -> Address:
     if not address.path:
         raise InvalidRequestError(
             f"cachetier://{address.text} is not the address of a file",
-            hint="Files are called like cachetier://run/1000/name.",
+            hint="Name a file like this: cachetier://run/1000/name.",
         )
     return address
 

@@ -51,7 +51,7 @@ class CommitRules:
         if len(path) == 1 and self.step_name.step_of(run, path[0]) is not None:
             raise InvalidNameError(
                 f"cachetier://{address.text} is a step's folder, not a file",
-                hint=f"Files in it are called like cachetier://{address.text}/name.",
+                hint=f"Name a file in it like this: cachetier://{address.text}/name.",
             )
         preset = self.preset or recognised(path[-1], together=together)
         if preset is None or not preset.has(path[-1]):

@@ -147,6 +147,6 @@ def _checked(branch: str) -> str:
     if len(branch) > BRANCH_LIMIT_CHARACTERS:
         raise InvalidNameError(
             f"the path of {len(branch)} characters is longer than {BRANCH_LIMIT_CHARACTERS}",
-            hint="Name folders and files more briefly.",
+            hint="Use shorter names for folders and files.",
         )
     return checked_run(branch)

@@ -179,7 +179,7 @@ def agreed_id(
             return current.partition(":")[2]
         number = int(current.partition(":")[0])
         current = _text(store.compare_set(key, current, f"{number + 1}:{new_id()}"))
-    raise SaveIdentityError("the ranks do not come to agree on a save id")
+    raise SaveIdentityError("the ranks could not agree on a save id")
 
 
 def _is_ours(store: SharedStore, key: str, claim: Claim, is_alive: Callable[[str], bool]) -> bool:

@@ -307,7 +307,7 @@ class CachetierReader(StorageReader):
 def _replaced() -> IntegrityError:
     return IntegrityError(
         "the step was replaced while it was loaded",
-        hint="Load it again: nothing that was read into the tensors counts.",
+        hint="Load it again: the contents of the tensors are not valid.",
     )
 
 

@@ -251,7 +251,7 @@ class Round:
             raise AgreementError(
                 f"{self._question}: the store of the process group does not answer",
                 missing=[self._group.ranks[0]],
-                hint="It lives in the process of rank 0, mostly, which may have ended.",
+                hint="It usually runs in the process of rank 0, which may have ended.",
             ) from error
 
 

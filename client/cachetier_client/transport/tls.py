@@ -41,7 +41,10 @@ def refusal_of(error: ssl.SSLError, peer: str) -> CachetierClientError | None:
     if isinstance(error, ssl.SSLCertVerificationError):
         return ForbiddenError(
             f"{peer} shows a certificate that is not trusted: {error.verify_message}",
-            hint=f"Set {CA_VARIABLE} to the file of who issued it, and use the name it is for.",
+            hint=(
+                f"Set {CA_VARIABLE} to the CA file of its issuer, and use the name in the "
+                "certificate."
+            ),
         )
     reason = error.reason or ""
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):

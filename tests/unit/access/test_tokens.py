@@ -123,7 +123,7 @@ def test_a_file_that_is_none_changes_nothing_and_is_told(
     time.monotonic += LOOK_SECONDS
     with caplog.at_level(logging.ERROR):
         assert tokens.find(secret)
-    assert "cannot be read, and those known before still hold" in caplog.text
+    assert "cannot be read; the earlier ones stay valid" in caplog.text
 
 
 def test_a_file_that_cannot_be_read_is_tried_again_and_never_written_over(

@@ -290,7 +290,7 @@ def test_status_names_what_is_stuck_pinned_and_wanted_by_nobody() -> None:
 
 
 @pytest.mark.parametrize(
-    ("eta", "words"), [(60.0, "all sent in 1.0 min"), (None, "nobody can tell yet when")]
+    ("eta", "words"), [(60.0, "all sent in 1.0 min"), (None, "the time until all is sent")]
 )
 def test_status_says_how_long_the_drain_still_takes(eta: float | None, words: str) -> None:
     assert words in shown(status(eta_seconds=eta))

@@ -114,7 +114,7 @@ def test_a_calm_node_is_at_no_risk() -> None:
     text = shown(node(dirty_bytes=0, eta_seconds=0.0, exposure=[run("r", 0.0)]))
     assert "Losing this node now costs nothing." in text
     unknown = shown(node(exposure=[run("new", 0.0, step=None)]))
-    assert "no step is whole yet" in unknown
+    assert "No step is whole on this node yet" in unknown
     assert "!" not in text
 
 

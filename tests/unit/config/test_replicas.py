@@ -38,16 +38,16 @@ def test_replicas_are_tables_in_the_order_of_nearness(
         ({"near": {"url": "b"}}, "near.url: 'b' does not begin with s3://"),
         ({"near": {"url": "s3://two", "endpoint": "b:1"}}, "near.endpoint: 'b:1' is not a URL"),
         ({"near": {"url": "s3://two", "compression": "gzip"}}, "near.compression"),
-        ({"near": "s3://two"}, "near: 's3://two' is no table"),
+        ({"near": "s3://two"}, "near: 's3://two' is not a table"),
         ({"near": {"url": "s3://two", "encryption": "rot13"}}, "near.encryption: 'rot13' is no"),
         ({"near": {"url": "s3://two", "storage_class": "GLACIER"}}, "cannot be read back"),
         ({"Near": {"url": "s3://two"}}, "'Near' cannot be the name of a replica"),
         ({"durable": {"url": "s3://two"}}, "'durable' cannot be the name of a replica"),
         ({"a" * 32: {"url": "s3://two"}}, "cannot be the name of a replica"),
-        ({"near": {"url": "s3://bucket"}}, "near is the same place as `remote`"),
+        ({"near": {"url": "s3://bucket"}}, "near has the same place as `remote`"),
         (
             {"a": {"url": "s3://two"}, "c": {"url": "s3://two/"}},
-            "c is the same place as replica a",
+            "c has the same place as replica a",
         ),
     ],
 )
@@ -60,7 +60,7 @@ def test_a_replica_that_cannot_be_is_refused_by_name(replicas: object, says: str
 @pytest.mark.parametrize("endpoint", ["http://Store:80", "http://store:80/", "http://STORE/"])
 def test_one_server_written_in_two_ways_is_no_second_copy(endpoint: str) -> None:
     here = {**LEAST, "remote_endpoint": "http://store"}
-    with pytest.raises(ConfigError, match="near is the same place as `remote`"):
+    with pytest.raises(ConfigError, match="near has the same place as `remote`"):
         load({**here, "replicas": {"near": {"url": "s3://bucket", "endpoint": endpoint}}})
     load({**here, "replicas": {"near": {"url": "s3://bucket", "endpoint": "http://store:8333"}}})
 

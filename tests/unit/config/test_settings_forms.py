@@ -91,7 +91,7 @@ def problem(**given: object) -> str:
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("cache_dir", "~nobody-here/x", "begins with a home that nobody knows"),
+        ("cache_dir", "~nobody-here/x", "begins with an unknown home"),
         ("cache_dir", "/a\0b", "has a NUL in it"),
         ("capacity", 0.8, "0.8 is no size: put one in quotes"),
         ("capacity", True, "True is no size"),

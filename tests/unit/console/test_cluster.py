@@ -100,7 +100,7 @@ def test_who_does_not_answer_comes_first_and_says_why() -> None:
     found = rows(asked)
     assert {row["node"]: row[WHY] for row in found} == {
         "gone:7070": "nobody listens there",
-        "other:7070": "this is no cachetier service",
+        "other:7070": "this is not a cachetier service",
         "well:7070": "b",
     }
     assert found[-1]["node"] == "well:7070"

@@ -56,7 +56,7 @@ def test_each_filesystem_is_called_by_its_name(
 def test_memory_that_was_allowed_is_a_warning() -> None:
     found = disk.judge_filesystem(Path("/x"), MountedDisk("/", "tmpfs"), allow_volatile=True)
     assert found.state is State.WARN
-    assert "try only" in found.fix
+    assert "tests only" in found.fix
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ TURNING = Device("sda", "Some rotating disk", DeviceKind.HDD)
     ("device", "p50", "p99", "state", "said"),
     [
         (NVME, 25e-6, 40e-6, State.OK, "p50 25 us, p99 40 us"),
-        (NVME, 12e-6, 20e-6, State.FAIL, "reaches no disk"),
+        (NVME, 12e-6, 20e-6, State.FAIL, "does not reach a disk"),
         (VOLATILE, 800e-6, 2e-3, State.OK, "p50 800 us"),
-        (VOLATILE, 40e-6, 60e-6, State.WARN, "write cache is volatile"),
-        (TURNING, 500e-6, 9e-3, State.WARN, "cannot be so quick"),
+        (VOLATILE, 40e-6, 60e-6, State.WARN, "volatile write cache"),
+        (TURNING, 500e-6, 9e-3, State.WARN, "too fast for a rotating disk"),
         (TURNING, 8e-3, 20e-3, State.OK, "p50 8.0 ms"),
         (None, 200e-6, 1e-3, State.OK, "p50"),
         (NVME, 20e-3, 30e-3, State.WARN, "slow"),

@@ -76,7 +76,7 @@ def test_pressure_is_shown_and_missing_pressure_is_a_warning() -> None:
     assert node.judge_pressure({"cpu": 3.0, "io": 0.0}).state is State.OK
     pressed = node.judge_pressure({"cpu": 3.0, "io": 80.0})
     assert pressed.state is State.WARN
-    assert "wants io:" in pressed.fix
+    assert "other users of io:" in pressed.fix
     assert "psi=1" in node.judge_pressure({}).fix
 
 

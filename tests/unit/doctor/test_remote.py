@@ -178,7 +178,7 @@ def test_versions_that_nobody_removes_are_a_warning(
         ("KMS.DisabledException", "disabled", "Enable it"),
         ("QuotaExceeded", "quota", "Raise the quota"),
         ("SomethingElse", "what it said", "Correct"),
-        ("SignatureDoesNotMatch", "does not fit", "proxy_set_header Host $http_host"),
+        ("SignatureDoesNotMatch", "does not belong", "proxy_set_header Host $http_host"),
         ("413", "a proxy in front", "client_max_body_size 0"),
     ],
 )
@@ -194,7 +194,10 @@ def test_rights_on_the_bucket_are_named_without_the_prefix() -> None:
     error = RemoteRefusedError("no", remote_code="AccessDenied")
     fix = judge_refusal(error, SETTINGS, "s3:ListBucket").fix
     assert "on arn:aws:s3:::bucket," in fix
-    assert "Without it no step is found there, nor what other nodes hold or deleted." in fix
+    assert (
+        "Without it cachetier cannot list steps there, or see the saves and deletions of other "
+        "nodes." in fix
+    )
 
 
 class NoCredentialsError(Exception):
@@ -257,7 +260,7 @@ ARN = "arn:aws:kms:eu-1:1:key/12-34"
             AtRest("aws:kms", "56"),
             AtRest("aws:kms", ARN, (), "STANDARD"),
             State.FAIL,
-            "by the key",
+            f", by {ARN}",
         ),
         (AtRest("", "", (), "X_IA"), AtRest("", "", (), "STANDARD"), State.FAIL, "not X_IA"),
         (AtRest("", "", (), "STANDARD"), AtRest("", "", (), "STANDARD"), State.OK, "STANDARD"),

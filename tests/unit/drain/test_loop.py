@@ -82,7 +82,9 @@ def test_a_drain_that_gets_no_work_for_an_error_asks_again_soon(
 
     assert signals.waited == [UNANSWERED_SECONDS, IDLE_SECONDS]
     assert serve.handouts == []
-    assert "no work could be had: the catalog cannot be read" in caplog.text
+    assert (
+        "the drain could not get work from the service: the catalog cannot be read" in caplog.text
+    )
 
 
 def test_a_task_whose_end_cannot_be_reported_ends_the_drain(

@@ -67,7 +67,7 @@ def test_a_rebuild_keeps_files_whose_marks_are_gone(patient: Patient) -> None:
 
     lost = patient.cache_dir / "lost+found" / patient.path(shard).name
     assert lost.read_bytes() == LARGE
-    assert "does not say what it is" in str([outcome.what for outcome in report.outcomes])
+    assert "has no readable label" in str([outcome.what for outcome in report.outcomes])
 
 
 def test_adopting_an_older_save_does_not_supersede_one_that_came_since(patient: Patient) -> None:

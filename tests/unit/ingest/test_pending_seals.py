@@ -453,7 +453,7 @@ def test_a_catalog_that_is_locked_for_a_while_does_not_end_the_looking(
     assert sealed.wait(30)
     seals.stop(30)
     assert "could not be removed" in caplog.text
-    assert "it is tried again" in caplog.text
+    assert "will be retried" in caplog.text
 
 
 def test_what_was_never_started_stops_at_once(past: Past) -> None:

@@ -127,6 +127,6 @@ def test_a_round_that_fails_is_told_unless_all_is_being_closed(
         keeping.stop(0)
     closed.set()
     if not stopped:
-        assert changes.wait_for(lambda: "making room failed" in caplog.text, 10, 0.01)
+        assert changes.wait_for(lambda: "eviction failed" in caplog.text, 10, 0.01)
     keeping.stop(5)
-    assert ("making room failed" in caplog.text) is not stopped
+    assert ("eviction failed" in caplog.text) is not stopped

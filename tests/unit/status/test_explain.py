@@ -161,7 +161,7 @@ def test_of_a_published_step_it_names_the_ranks_of_which_all_is_here() -> None:
     [
         ("local_only", "a policy keeps it from S3", "cachetier flush train 7"),
         ("damaged", "failed their checksum and are not sent: weights-0", "Save the step again"),
-        ("aborted", "A rank gave it up", "Save the step again"),
+        ("aborted", "A rank aborted its part", "Save the step again"),
         ("superseded", "A newer save of the step has replaced it", ""),
         ("refused", "Another save of the step was published first", ""),
         ("deleted", "It was deleted", ""),
@@ -176,9 +176,9 @@ def test_every_other_state_is_explained(state: str, sentence: str, next_move: st
 
 def test_a_step_that_nobody_knows_names_those_that_there_are() -> None:
     gone = explain_unknown("train", 3, [7, 8])
-    assert "The oldest that is left is 7: it was deleted, expired" in text(gone)
+    assert "The oldest step left is 7: it was deleted, expired" in text(gone)
     gap = explain_unknown("train", 12, [10, 11, 20])
-    assert "The nearest that there is, is 11; the newest is 20." in text(gap)
+    assert "The nearest step is 11; the newest is 20." in text(gap)
     assert "cachetier ls." in explain_unknown("other", 3, []).next_move
 
 

@@ -30,7 +30,7 @@ def test_exposure_is_a_sentence_in_plain_words(seconds: float, tone: str, words:
 
 def test_while_nobody_can_tell_when_all_is_durable_it_says_so() -> None:
     found = view.verdict(answer(dirty_bytes=1, eta_seconds=None))
-    assert "nobody can tell yet when all is sent" in found.details
+    assert "the time until all is sent is not known yet" in found.details
 
 
 def test_writes_of_a_mount_are_no_training() -> None:
@@ -44,7 +44,7 @@ def test_a_job_that_died_does_not_hold_the_headline() -> None:
     found = view.verdict(answer(exposure=[died, run("llama", 40.0)]))
     assert found.sentence == "Losing this node now costs 40 seconds of training."
     assert (
-        "nothing came of died for 20 min in the midst of a save, which would cost 22 min"
+        "died put nothing for 20 min in the middle of a save; losing the node would cost 22 min"
         in found.details
     )
     alone = view.verdict(answer(exposure=[died, run("safe", 0.0)]))
@@ -58,7 +58,7 @@ def test_a_node_where_all_is_durable_costs_nothing() -> None:
 
 def test_a_run_without_a_whole_step_is_no_safety() -> None:
     status = answer(exposure=[run("llama", 0.0, step=None)])
-    assert "no step is whole yet" in view.verdict(status).sentence
+    assert "No step is whole on this node yet" in view.verdict(status).sentence
 
 
 def test_a_stuck_step_is_not_green() -> None:

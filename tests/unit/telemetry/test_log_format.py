@@ -46,7 +46,7 @@ def test_a_json_line_has_instant_level_event_text_and_fields() -> None:
         "ts": "2023-11-14T22:13:20.250Z",
         "level": "info",
         "event": "remote.well",
-        "message": "remote near is well again",
+        "message": "remote near has recovered",
         "remote": "near",
         "process": "serve",
     }

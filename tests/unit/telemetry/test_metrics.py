@@ -129,7 +129,7 @@ def test_a_catalog_that_cannot_be_read_takes_its_own_gauges_along_and_no_others(
     assert value_of(metrics, "put_bytes_total") == 7.0
     assert value_of(metrics, "scrape_errors_total", source="service") == 0.0
     (told, *_) = caplog.records
-    assert told.getMessage() == "a scrape lacks the gauges of the catalog: disk I/O error"
+    assert told.getMessage() == "a scrape has no gauges of the catalog: disk I/O error"
 
 
 def test_the_scrape_that_fails_counts_itself_and_the_next_that_does_not_is_whole() -> None:

@@ -74,7 +74,7 @@ ACTIONS: Mapping[str, Action] = {
     "retry": Action(
         "drain_retry",
         "Try again now?",
-        "Whatever was put off after a failure is tried at once. While S3 is away or refuses us, a "
+        "Whatever was put off after a failure is tried at once. While S3 is away or refuses this node, a "
         "probe goes out every thirty seconds as before.",
         "Retry",
         about="node",
@@ -148,7 +148,7 @@ def _asked(request: Request, name: str, fields: bytes) -> tuple[Action, Wish]:
     principal = caller.principal
     if not is_admin(caller):
         raise ForbiddenError(
-            f"{principal.name} has the role {principal.role}; the console acts for admins alone",
+            f"{principal.name} has the role {principal.role}; only admins may act in the console",
             hint="Run `cachetier console` with an admin's token, or do it with the command line.",
         )
     query = Query(fields, ("run", "step", "value"))

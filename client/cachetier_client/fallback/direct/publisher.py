@@ -147,7 +147,7 @@ class DirectPublisher:
             except PreconditionFailedError:
                 continue
             return
-        raise RemoteUnavailableError(f"{key} changes all the time")
+        raise RemoteUnavailableError(f"{key} keeps changing")
 
     def publish(self, save: Claimant, location: str, deadline: Deadline) -> bool:
         """Publish ``save`` if its every rank's part is there; False while it is not whole.
@@ -242,4 +242,4 @@ def _refuse_ended(save: Claimant, claim_state: ClaimState, seen: Manifest | None
 
 
 def _too_many_races(save: Claimant) -> RemoteUnavailableError:
-    return RemoteUnavailableError(f"the manifest of step {save.step} changes all the time")
+    return RemoteUnavailableError(f"the manifest of step {save.step} keeps changing")

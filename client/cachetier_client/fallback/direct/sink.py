@@ -111,7 +111,7 @@ class DirectSink:
             )
         except UploadGoneError:
             raise RemoteUnavailableError(
-                f"the upload of {self._key} was ended by somebody else",
+                f"the upload of {self._key} was aborted by somebody else",
                 hint="Write the shard again.",
             ) from None
         self._parts.append((etag, digest))

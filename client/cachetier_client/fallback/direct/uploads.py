@@ -159,8 +159,8 @@ class Uploads:
             if self._is_verified(target, found, deadline):
                 return
         raise IntegrityError(
-            f"{target.key} does not keep the bytes that are sent there",
-            hint="Look after the store: it acknowledges other bytes than it keeps.",
+            f"the store returns other bytes for {target.key} than were sent",
+            hint="Check the store: it acknowledged bytes and then returned other ones.",
         )
 
     def _put_single(
@@ -189,7 +189,7 @@ class Uploads:
 
         def send(at: int) -> None:
             if turns_back():
-                raise RemoteUnavailableError(f"{target.key} turned back to the service")
+                raise RemoteUnavailableError(f"{target.key} is handled by the service again")
             numbers = range(starts[at], min(starts[at] + each, data.block_count))
             blocks = [data.block(number) for number in numbers]
             sizes = (block.size_bytes for block in blocks)

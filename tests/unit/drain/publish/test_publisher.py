@@ -554,7 +554,7 @@ def test_uploads_that_stay_though_they_were_aborted_are_swept_again_later(world:
         asked.append(upload_id)
 
     world.bucket.objects.abort_upload = deaf  # type: ignore[method-assign]
-    with pytest.raises(TransientError, match="do not go away"):
+    with pytest.raises(TransientError, match="cannot be removed"):
         world.publisher.sweep(save, location, set)
 
     assert asked == [upload] * SWEEPS

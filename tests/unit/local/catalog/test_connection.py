@@ -39,7 +39,7 @@ def test_a_catalog_that_could_not_begin_its_log_is_not_marked_as_running(tmp_pat
     sql = apsw.Connection(str(path))
     sql.execute("PRAGMA journal_mode = DELETE").fetchall()
 
-    with pytest.raises(CatalogDamagedError, match="begin its log"):
+    with pytest.raises(CatalogDamagedError, match="create its log"):
         connection.begin_mark(sql, path)
 
     assert not connection.mark_path(path).exists()

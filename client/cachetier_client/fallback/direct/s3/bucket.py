@@ -279,7 +279,7 @@ class S3Bucket:
             raise kind(f"{what} ({answered})")
         raise RemoteRefusedError(
             f"{self.address.url} refuses {what} ({answered})",
-            hint="Mend the bucket, its policy or this process's AWS credentials.",
+            hint="Correct the bucket, its policy or this process's AWS credentials.",
         )
 
     def _checksum(self, digest: int) -> dict[str, str]:

@@ -75,7 +75,7 @@ class Signer:
             raise SlowCredentialsError from None  # on a busy node: that may pass
         except AwsCrtError as error:
             raise RemoteRefusedError(
-                "there are no AWS credentials to go to S3 with", hint=_KEYS_HINT
+                "no AWS credentials were found for writing to S3 directly", hint=_KEYS_HINT
             ) from error
         return list(request.headers)
 
