@@ -26,7 +26,7 @@ _ORDER = tuple(Role)
 
 
 class Scope(Enum):
-    """What an operation is about.
+    """The kind of thing that an operation is about.
 
     ``RUN``: the run that it names. ``NODE``: all runs, whatever it names. ``RUN_OR_NODE``: the run
     that it names, or all. ``OWN``: only what the caller has a part in, so that its answer is cut

@@ -233,8 +233,8 @@ def one_of(name: str, *words: str) -> Word:
         if word in words:
             return word
         meant = nearest(word, words)
-        hint = f"Did you mean {meant}?" if meant else "Choose one of them."
-        raise ValueError(f"{word!r} is none of {', '.join(words[:-1])} and {words[-1]}", hint)
+        hint = f"Did you mean {meant}?" if meant else "Choose one of these."
+        raise ValueError(f"{word!r} is not one of {', '.join(words[:-1])} and {words[-1]}", hint)
 
     return Word(name, read, sign="", offers=_each(name.lower(), *words))
 

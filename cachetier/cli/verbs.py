@@ -10,7 +10,7 @@ from __future__ import annotations
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "First steps": {
         "serve": ("node:serve", "Run the service on this node."),
-        "doctor": ("doctor:doctor", "Check the node and its remotes, with a fix for each trouble."),
+        "doctor": ("doctor:doctor", "Check the node and its remotes, with a fix for each problem."),
         "put": ("transfer:put", "Put a file as a shard, or a folder as a step."),
         "get": ("transfer:get", "Get a shard, or a whole step, verified."),
         "ls": ("steps:ls", "List runs, steps of a run, or shards of a step."),
@@ -34,7 +34,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
         "console": ("access:console", "Sign a browser in: print a link that works once."),
         "leave": ("steps:leave", "Take no more puts, and flush, before the node goes."),
         "forget": ("steps:forget", "Give up the steps of a node that will not return."),
-        "prune": ("fsck:prune", "Say what nobody needs any more, and remove it."),
+        "prune": ("fsck:prune", "List data that is no longer needed, and remove it."),
         "bench": ("doctor:bench", "Measure what this node, or its remote, can do."),
     },
     "Access": {

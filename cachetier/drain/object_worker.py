@@ -108,8 +108,12 @@ class ObjectWorker:
             return ""
         if opened.damaged:  # the bucket may make up for it
             if isinstance(target.look(context.store, context.buffers.lend), VerifiedObject):
-                raise SupersededError("the bucket has it, and its bytes here are damaged")
-            raise ConflictError("its bytes are damaged here, and the bucket does not have it")
+                raise SupersededError(
+                    "the bucket has the object; its bytes on this node are damaged"
+                )
+            raise ConflictError(
+                "its bytes on this node are damaged, and the bucket does not have the object"
+            )
         spans = [Span(each.size_bytes, partial(self._opened, each)) for each in opened.pieces]
         upload = Upload(context, target, spans, journal)
         if task.kind is TaskKind.SHOW:

@@ -86,7 +86,7 @@ class Staged:
 
 
 class CommitResult(Protocol):
-    """What a commit made of new bytes: see ``parts.Committed``."""
+    """The result of a commit of new bytes: see ``parts.Committed``."""
 
     @property
     def replaced(self) -> Sequence[Shard]: ...

@@ -34,7 +34,7 @@ class RowState(StrEnum):
 
 
 class StateSet(tuple[RowState, ...]):
-    """States that have one meaning for whoever asks for them.
+    """A set of states that have one meaning for a query.
 
     They stay in the order in which they were written: a partial index serves those queries alone
     that spell its condition as it does.
@@ -59,7 +59,7 @@ def _condition(states: StateSet, column: str, one: str, several: str) -> str:
 
 
 class RowEvent(StrEnum):
-    """What happens to a row of the catalog, and may move it to another state."""
+    """An event of a row of the catalog, which may move it to another state."""
 
 
 # --- saves ---------------------------------------------------------------------------------------

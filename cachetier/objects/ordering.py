@@ -13,7 +13,7 @@ from cachetier.objects.base import OrderKept
 
 @dataclass(frozen=True, slots=True)
 class PlaceInOrder:
-    """What a commit records of its objects, and which order its answer may promise.
+    """The record that a commit makes of its objects, and the order that its answer may promise.
 
     Attributes:
         epoch: Of those that are no markers; None where no epoch has them.

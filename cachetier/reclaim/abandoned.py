@@ -33,7 +33,7 @@ _HOPEFUL = (ClaimState.CLAIM, ClaimState.HOLD, ClaimState.REPLACE_WHEN_WHOLE)
 
 @dataclass(frozen=True, slots=True)
 class SaveInBucket:
-    """What the bucket says of an incomplete save.
+    """The documents of an incomplete save in the bucket.
 
     ``location`` is where its objects are (None: nobody sent any), ``hopeless`` that nobody can
     complete it. ``left`` says why it stays that is not hopeless; empty where it ends by itself.

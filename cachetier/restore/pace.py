@@ -27,7 +27,7 @@ LOOK_SECONDS = 0.1  # training may have ended
 
 @dataclass(frozen=True, slots=True)
 class RestoreFigures:
-    """What restores have read since the start, and how far those are that run now.
+    """The bytes that restores have read since the start, and the progress of those running now.
 
     ``peers`` has the bytes of each peer, by its store id. ``eta_seconds`` is None while nobody can
     tell.

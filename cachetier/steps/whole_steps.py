@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RemainingShards:
-    """What of a step is not here, and comes now."""
+    """The part of a step that is not here and is being fetched."""
 
     shards: int
     size_bytes: int
@@ -48,7 +48,7 @@ class RemainingShards:
 
 @dataclass(frozen=True, slots=True)
 class RestoreTarget:
-    """What somebody wants back: a step, or what some of its ranks put."""
+    """A request for a step, or for the shards of some of its ranks."""
 
     run: str
     step: int

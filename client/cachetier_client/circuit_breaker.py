@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 
 class BreakerState(Enum):
-    """What may go out: everything, nothing, or one call."""
+    """The calls that may go out: all, none, or one."""
 
     CLOSED = auto()
     OPEN = auto()

@@ -96,7 +96,7 @@ def _span(text: str | None, size_bytes: int) -> ByteRange:
         return ByteRange(0, size_bytes)
     match = _RANGE.fullmatch(text)
     if match is None or not int(match[1]) <= int(match[2]) < size_bytes:
-        raise refused("InvalidArgument", f"the range of the copy is none of {size_bytes} bytes")
+        raise refused("InvalidArgument", f"the range lies outside the source's {size_bytes} bytes")
     return ByteRange(int(match[1]), int(match[2]) + 1)
 
 

@@ -49,7 +49,7 @@ def together(samples: Sequence[CompressionSample]) -> CompressionSample:
 
 @dataclass(frozen=True, slots=True)
 class LinkRate:
-    """What a link takes: the best guess, and what was seen to go through."""
+    """The rate of a link: the best guess, and the highest rate seen."""
 
     bytes_per_second: float
     seen_bytes_per_second: float
@@ -66,7 +66,7 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class CompressionVerdict:
-    """What to do, and the numbers that say so; ``sure`` if a slower link cannot change it."""
+    """The decision, and the numbers behind it; ``sure`` if a slower link cannot change it."""
 
     compress: bool
     sure: bool

@@ -79,7 +79,7 @@ def noticing_blocked(store: ObjectStore, key: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedObject:
-    """What was to lie under a key, and does, verified."""
+    """The object that was written under a key, verified."""
 
     etag: str
     stored: Stored

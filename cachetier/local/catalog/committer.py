@@ -112,7 +112,7 @@ class Committer:
         *args: Arguments.args,
         **kwargs: Arguments.kwargs,
     ) -> QueuedOperation[Result]:
-        """Put an operation in line; whoever leads next runs it, at the latest ``outcome``."""
+        """Put an operation in line; the next leader runs it, at the latest ``outcome``."""
         pending = QueuedOperation(partial(operation, self._connection, *args, **kwargs))
         with self._lock:
             self._line.append(pending)
@@ -192,7 +192,7 @@ class Committer:
             self._connection.execute("ROLLBACK")
 
     def _within_its_room(self, batch: list[QueuedOperation[Any]]) -> list[BaseException | None]:
-        """Commit the batch; on a full disk begin the log anew, then use up the reserve."""
+        """Commit the batch; on a full disk begin the log again, then use up the reserve."""
         try:
             return self._all_or_apart(batch)
         except apsw.Error as error:

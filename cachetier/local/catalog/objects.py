@@ -84,7 +84,7 @@ class InBucket:
 
 @dataclass(frozen=True, slots=True)
 class KeyCondition:
-    """What must hold of a key for a put or a deletion to happen.
+    """The condition on a key for a put or a deletion.
 
     Attributes:
         if_absent: The key is not there.

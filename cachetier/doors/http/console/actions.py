@@ -74,7 +74,7 @@ ACTIONS: Mapping[str, Action] = {
     "retry": Action(
         "drain_retry",
         "Try again now?",
-        "Whatever was put off after a failure is tried at once. While S3 is away or refuses this node, a "
+        "Tries again at once after a failure. While S3 is away or refuses this node, a "
         "probe goes out every thirty seconds as before.",
         "Retry",
         about="node",
