@@ -196,7 +196,7 @@ def test_credentials_that_cannot_be_had_just_now_hold_up_no_start(
     with caplog.at_level(logging.WARNING, logger="cachetier.service.first_start"):
         refuse_wrong_remote(settings_for(store.url, tmp_path / "new"))
 
-    assert "remote durable refuses us" in caplog.text
+    assert "remote durable refuses this node" in caplog.text
 
 
 def failing_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> None:
