@@ -230,8 +230,8 @@ def check_mounts(mounts: Sequence[Mount], remotes: Sequence[RemoteSettings]) -> 
         for what, (*other_bucket, other) in taken:
             if bucket == other_bucket and (prefix.startswith(other) or other.startswith(prefix)):
                 raise ValueError(
-                    f"mount {mount.name} ({url}/{prefix}) and {what} ({url}/{other}) have keys in "
-                    "common: give each a prefix of its own"
+                    f"mount {mount.name} ({url}/{prefix}) and {what} ({url}/{other}) share "
+                    "keys: give each its own prefix"
                 )
         taken.append((f"mount {mount.name}", own))
 
@@ -441,6 +441,6 @@ def check_remotes(remotes: Sequence[RemoteSettings]) -> None:
         place = scheme_of(remote).identity(remote)
         if place in places:
             raise ValueError(
-                f"{name} is the same place as {places[place]}: a second copy there is none"
+                f"{name} has the same place as {places[place]}: that would not be a second copy"
             )
         places[place] = remote.called

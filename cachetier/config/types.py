@@ -392,7 +392,7 @@ _DECLARED = "declared"
 
 @dataclass(frozen=True)
 class Declared:
-    """What there is to say of one setting; ``default`` means nothing where it is ``required``."""
+    """The declaration of one setting; ``default`` means nothing where it is ``required``."""
 
     kind: SettingType[Any]
     default: Any
@@ -466,7 +466,7 @@ def record(
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
-            raise ValueError(f"{value!r} is no table with {_all(known)}")  # noqa: TRY004
+            raise ValueError(f"{value!r} is not a table with {_all(known)}")  # noqa: TRY004
         if unknown := [str(key) for key in value if key not in known]:
             meant = {
                 key: renamed.get(key) or nearest(key, known) or ", ".join(known) for key in unknown

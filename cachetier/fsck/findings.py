@@ -22,7 +22,7 @@ PROBLEM, NOTE = "problem", "note"
 
 
 class FindingKind(StrEnum):
-    """What can be found: its word, what it means, what ``--repair`` does, and how bad it is.
+    """A kind of finding: its word, its meaning, what ``--repair`` does, and how bad it is.
 
     ``make docs`` makes the tables of docs/recovery.md of it.
     """
@@ -41,7 +41,7 @@ class FindingKind(StrEnum):
         "catalog_damaged",
         "SQLite's check fails, or the catalog cannot be opened",
         (
-            "makes the indexes anew; if that does not help: [above](#the-catalog-is-damaged), or "
+            "makes the indexes again; if that does not help: [above](#the-catalog-is-damaged), or "
             "[`--rebuild`](#a-lost-catalog)"
         ),
     )
@@ -53,7 +53,7 @@ class FindingKind(StrEnum):
     ACCOUNTING = (
         "accounting",
         "the indexes and the rows disagree on bytes",
-        "makes the indexes anew",
+        "makes the indexes again",
     )
     ROW_DAMAGED = (
         "row_damaged",
