@@ -50,5 +50,5 @@ def span_of(text: str | None, size_bytes: int) -> ByteRange | None:
     else:
         return None
     if start >= end:
-        raise RangeError(f"{text!r} holds none of the shard's {size_bytes} bytes")
+        raise RangeError(f"{text!r} lies outside the shard's {size_bytes} bytes")
     return ByteRange(start, end)
