@@ -22,7 +22,7 @@ export PYTHONUNBUFFERED = 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check quick interpreters test late soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near peers bench carry scale paired frameworks s3clients stores site changelog release-check docs house costs mutants golden serve dev wheels lock sbom audit digests targets clean
+.PHONY: help setup check quick interpreters test late soak faults fuzz prometheus chromium slurm xfs helm acceptance demo near peers bench carry scale paired frameworks s3clients stores site changelog release-check docs house messages costs mutants golden serve dev wheels lock sbom audit digests targets clean
 
 help:  ## List the targets
 	@echo 'cachetier: make <target>'
