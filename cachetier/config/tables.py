@@ -178,7 +178,7 @@ class MountSettings:
         one_of(*Order), Order.NODE, "`cluster`: markers wait for other nodes' objects too."
     )
     ack: Level = setting(
-        one_of(*tuple(Level)[1:]), Level.LOCAL, "What puts wait for that do not say."
+        one_of(*tuple(Level)[1:]), Level.LOCAL, "The level a put waits for if it names none."
     )
     markers: tuple[str, ...] = setting(
         listed(TEXT, r"[,\s]+"),

@@ -179,7 +179,7 @@ class Checkpoint:
 
     @property
     def _first_ack(self) -> str:
-        """What each put waits for; for a level of remotes the seal does."""
+        """The level each put waits for; for a level of remotes the seal does."""
         return "memory" if self._ack == "memory" else "local"
 
     def _wait(self) -> None:

@@ -121,10 +121,10 @@ def test_an_option_before_the_verb_is_put_in_its_place() -> None:
         (["whoami", "b"], "`cachetier whoami` does not take 'b'"),
         (["seal", "--overwrite=x"], "--overwrite"),
         (["wait", "r", "1", "--timeout", "-3"], "--timeout: '-3' is not a span"),
-        (["wait", "r", "1", "--level", "durabel"], "--level 'durabel' is none of memory, l"),
+        (["wait", "r", "1", "--level", "durabel"], "--level 'durabel' is not one of memory, l"),
         (
             ["put", "x", *STEP, "--name", "x", "--level", "lcoal"],
-            "--level 'lcoal' is none of memory, local",
+            "--level 'lcoal' is not one of memory, local",
         ),
         (["get", *STEP, "--name", "x", "--range", "abc", "out"], "--range 'abc' is no range"),
         (["get", *STEP, "--name", "x", "--range", "-", "out"], "--range '-' is no range"),
