@@ -50,7 +50,7 @@ class Listing:
         self._remote = [info(step, tuple(range(world)), world) for step in remote]
 
     def steps(self, run: str, level: str, *, timeout_seconds: float) -> list[StepInfo]:
-        return self._local if level == "local" else self._remote
+        return self._local if level in ("memory", "local") else self._remote
 
     def unflushed(self, run: str, *, timeout_seconds: float) -> list[UnflushedStep]:
         if isinstance(self._elsewhere, RemoteError):

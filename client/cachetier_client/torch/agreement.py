@@ -28,7 +28,7 @@ from cachetier_client.identity.ranks import place_of
 from cachetier_client.results import Level, StepInfo, UnflushedStep
 from cachetier_client.torch.rounds import AgreementError, GroupStore, RankGroup, Round
 
-RestorableLevel = Literal["any", "memory", "local", "replicated", "durable"]
+RestorableLevel = Literal["any", "local", "replicated", "durable"]
 AGREE_SECONDS = 60.0
 WAIT_SECONDS = 600.0
 _LOOK_SECONDS = 2.0  # how long a rank waits at its service before it looks after the others
@@ -224,7 +224,8 @@ def _restorable(
     """Return what this rank can restore at a level, one save for each step."""
     found: dict[int, StepInfo] = {}
     if level in ("any", "local"):
-        for info in client.steps(run, "local", timeout_seconds=deadline.for_service()):
+        here: Level = "local" if level == "local" else "memory"
+        for info in client.steps(run, here, timeout_seconds=deadline.for_service()):
             if level == "local" or info.is_whole:
                 found[info.step] = info
     if level != "local":
