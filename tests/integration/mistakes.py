@@ -176,7 +176,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("status train", "needs STEP", "cachetier status RUN STEP"),
     ("status train -7", "STEP: -7 is negative", "cachetier status"),
     ("wait train -1", "STEP: -1 is negative", "cachetier wait RUN STEP"),
-    ("wait train 7 --level best", "--level 'best' is not one of local", "Choose one"),
+    ("wait train 7 --level best", "--level 'best' is not one of memory, local", "Choose one"),
     ("wait train 7 --timeout soon", "--timeout: 'soon'|30min", "30s"),
     ("wait train 7 --timeout -3", "--timeout: '-3' is not a span", "30s"),
     ("flush --timeout 4x", "--timeout: '4x'|30min", "30s"),
