@@ -1,173 +1,112 @@
-"""The level memory through every door, over real restarts, and with a real tmpfs."""
+"""Resident memory while ranks put 64 GiB, and while objects of the bucket are bombs.
+
+The caps are those that ``cachetier doctor`` counts with: 256 MiB for serve, 384 for each drain.
+"""
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cachetier_client import Client, IntegrityError, NotDurableError
-from cachetier_client.clock import SystemClock
+from cachetier_client import Client
+from cachetier_client.bucket_format.stored import Codec
 
-from cachetier.errors import ConfigError, DirectoryInUseError
-from cachetier.fsck.findings import Finding
-from cachetier.fsck.run import FsckOptions, fsck
-from cachetier.local.files.data_files import MEMORY_NAME
-from tests.crash.killing import Tier
-from tests.integration.serving import Served, client_by, serving
-from tests.integration.test_cli import run
-from tests.integration.two_remotes import until
+from benchmarks import processes, raw
+from benchmarks.node import TOKEN, Node, node
+from cachetier.doctor.node import DRAIN_BYTES, SERVE_BYTES
+from cachetier.errors import IntegrityError
+from tests.faults.counting import count
+from tests.faults.slices import everything
+from tests.unit.codec import test_hostile as frames
 
-DATA = bytes(range(256)) * 4000
-SAVE: dict[str, Any] = {"run": "r", "step": 1, "save_id": "s"}
-
-
-@pytest.fixture
-def tmpfs() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="ct-", dir="/dev/shm"))
-    yield folder
-    shutil.rmtree(folder)
+SHARD_BYTES = 1 << 30
+SHARDS = 64
+AT_ONCE = 8  # half of them through each door; what a round has put is deleted before the next
+ABOVE = 1.1
+Frames = tuple[bytes, ...]
 
 
 @pytest.fixture
-def settings(tmpfs: Path, tmp_path: Path) -> dict[str, Any]:
-    memory = {"size": "100 MB", "directory": str(tmpfs)}
-    return {"memory": memory, "cache_dir": tmp_path / "cache"}
+def service(tmp_path: Path) -> Iterator[Node]:
+    settings = {"capacity": "12 GB"}
+    with node(tmp_path / "cache", settings=settings) as started:
+        yield started
 
 
-def held(served: Served) -> None:
-    """Let nothing go to the disk any more: others wait for its room."""
-    served.service.store.space._wanted_bytes += 1
-
-
-def checked(cache_dir: Path) -> list[Finding]:
-    options = FsckOptions(data=True)
-    return fsck(cache_dir, (), SystemClock(), options, capacity_bytes=1 << 30).findings
-
-
-@pytest.mark.parametrize("door", ["unix", "http"])
-def test_a_put_is_acknowledged_in_memory_and_comes_to_the_disk(
-    settings: dict[str, Any], door: str
+@pytest.mark.skipif(not everything(), reason="writes 64 GiB: make faults PART=memory")
+def test_sixty_four_gibibytes_of_puts_stay_within_the_cap(
+    service: Node, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with serving(**settings) as served, client_by(door, served) as client:
-        held(served)
-        assert client.put_shard(DATA, name="a", ack="memory", **SAVE).level == "memory"
-        options: dict[str, Any] = {"save_id": "s", "ack": "memory", "size_bytes": len(DATA)}
-        with client.open_shard("r", 1, "b", "wb", **options) as file:
-            file.write(DATA)
-        assert file.receipt is not None
-        assert file.receipt.level == "memory"
-        assert client.put_shard(b"small", name="c", ack="memory", **SAVE).level == "local"
-        client.seal("r", 1, save_id="s")
-        assert client.step("r", 1).levels == ("memory",)
-        assert client.get_shard(run="r", step=1, name="a") == DATA
-        assert client.latest("r", level="local") is None
-        found = client.latest("r", level="memory")
-        assert found is not None
-        assert found.step == 1
-        assert client.status()["memory_bytes"] == 2 * len(DATA)
-        with pytest.raises(NotDurableError):
-            client.wait("r", 1, "local", timeout_seconds=0.05)
+    monkeypatch.setenv("CACHETIER_TOKEN", TOKEN)
+    source = raw.random_buffer(SHARD_BYTES)
+    doors = (service.url, f"http://127.0.0.1:{service.http_port}")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(url)) for url in doors]
+        threads = stack.enter_context(ThreadPoolExecutor(AT_ONCE))
 
-        served.service.store.space._wanted_bytes -= 1
-        client.wait("r", 1, "local", timeout_seconds=60)
-        assert client.step("r", 1).levels == ("local",)
-        assert client.put_shard(DATA, name="a", ack="memory", **SAVE).level == "local"
-        until(lambda: client.status()["memory_bytes"] == 0)
+        def put(step: int, number: int) -> None:
+            clients[number % 2].put_shard(
+                source,
+                run="memory",
+                step=step,
+                name=f"shard-{number}",
+                rank=0,
+                world_size=1,
+                save_id="save",
+                timeout_seconds=120.0,
+            )
+
+        for step in range(SHARDS // AT_ONCE):
+            for done in [threads.submit(put, step, number) for number in range(AT_ONCE)]:
+                done.result()
+            clients[0].delete_step("memory", step)
+    serve = processes.peak_bytes(service.pid)
+    drains = [processes.peak_bytes(pid) for pid in service.drain_pids()]
+    print(f"serve {serve >> 20} MiB, drains {[peak >> 20 for peak in drains]} MiB")
+    assert serve <= SERVE_BYTES * ABOVE
+    assert drains
+    assert max(drains) <= DRAIN_BYTES * ABOVE
+    count(request, "puts of 1 GiB", SHARDS)
+    count(request, "MiB of serve at its peak", serve >> 20)
 
 
-def test_a_checkpoint_and_the_command_line_take_the_level(
-    settings: dict[str, Any], tmp_path: Path
+def of_a_window(size_log: int) -> bytes:
+    """Return a frame of a few bytes whose decoder is asked to hold a window of such a size."""
+    block = b"abcdefgh"
+    head = (len(block) << 3 | 1).to_bytes(3, "little")
+    return b"\x28\xb5\x2f\xfd\x00" + bytes([(size_log - 10) << 3]) + head + block
+
+
+BOMBS: dict[str, Callable[[Frames], Frames]] = {
+    "of a gibibyte": frames.FORGERIES["a bomb"],
+    "of a gibibyte that declares nothing": frames.FORGERIES["a bomb that declares nothing"],
+    "with a window of two gibibytes": lambda honest: (of_a_window(31), *honest[1:]),
+    "with a window of 128 mebibytes": lambda honest: (of_a_window(27), *honest[1:]),
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize(("codec", "element_size"), [(Codec.ZSTD, 0), (Codec.PLANES, 4)])
+def test_a_bomb_in_the_bucket_is_an_error_in_little_memory(
+    bomb: str, codec: Codec, element_size: int, request: pytest.FixtureRequest
 ) -> None:
-    with serving(**settings) as served, client_by("unix", served) as client:
-        held(served)
-        with client.checkpoint("r", 1, save_id="s", ack="memory") as checkpoint:
-            checkpoint.put(DATA, "a")
-        assert checkpoint.receipts["a"].level == "memory"
-        (tmp_path / "file").write_bytes(DATA)
-        words = ["put", str(tmp_path / "file"), "r", "2", "--level", "memory", "--json"]
-        done = run(served, *words)
-        assert json.loads(done.out)["level"] == "memory"
-        assert "in memory, which a power cut would take" in run(served, "status").out
+    shard = frames.shard_of(BOMBS[bomb](frames.frames_of(codec)), codec, element_size)
+    frames.read(frames.shard_of(frames.frames_of(codec), codec, element_size))  # warms up
+    before = _forgotten_peak()
+
+    with pytest.raises(IntegrityError):
+        frames.read(shard)
+    assert not frames.is_read_back(shard)
+
+    assert processes.peak_bytes(os.getpid()) - before <= SERVE_BYTES // 10
+    count(request, "bombs that were read", 1)
 
 
-def test_a_restart_finds_memory_and_a_power_cut_is_told(
-    settings: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    with serving(**settings) as served, client_by("unix", served) as client:
-        held(served)
-        client.put_shard(DATA, name="a", ack="memory", **SAVE)
-        client.seal("r", 1, save_id="s")
-        assert not checked(settings["cache_dir"])
-    assert not checked(settings["cache_dir"])
-    with serving(**settings) as served, client_by("unix", served) as client:
-        held(served)
-        assert client.get_shard(run="r", step=1, name="a") == DATA
-        client.put_shard(DATA, name="a", run="r", step=2, save_id="s", ack="memory")
-        client.seal("r", 2, save_id="s")
-        client.wait("r", 1, "memory", timeout_seconds=1)
-    shutil.rmtree((settings["cache_dir"] / MEMORY_NAME).read_text().strip())
-    with serving(**settings) as served, client_by("unix", served) as client:
-        told = [each for each in caplog.messages if "which the machine lost" in each]
-        assert any("step r/2 lost 1 shard" in each for each in told)
-        assert client.step("r", 2).levels == ()
-        with pytest.raises(IntegrityError):
-            client.get_shard(run="r", step=2, name="a")
-
-
-def test_a_directory_that_is_not_in_memory_is_refused(tmp_path: Path) -> None:
-    memory = {"size": "100 MB", "directory": str(tmp_path)}
-    with pytest.raises(ConfigError, match="not in memory"), serving(memory=memory):
-        pass
-
-
-def test_two_copies_of_a_cache_do_not_share_memory(
-    settings: dict[str, Any], tmp_path: Path
-) -> None:
-    with serving(**settings):
-        pass
-    shutil.copytree(settings["cache_dir"], tmp_path / "copy")
-    with serving(**settings), pytest.raises(DirectoryInUseError):
-        with serving(**{**settings, "cache_dir": tmp_path / "copy"}):
-            pass
-
-
-def test_another_directory_waits_until_the_first_is_empty(
-    settings: dict[str, Any], tmpfs: Path
-) -> None:
-    with serving(**settings):
-        pass
-    other = {"size": "100 MB", "directory": str(tmpfs / "other")}
-    with pytest.raises(ConfigError, match=r"memory\.directory"):
-        with serving(**{**settings, "memory": other}):
-            pass
-    shutil.rmtree((settings["cache_dir"] / MEMORY_NAME).read_text().strip())
-    (tmpfs / "other").mkdir()
-    with serving(**{**settings, "memory": other}):
-        pass
-
-
-@pytest.mark.parametrize("size", ["100 MB", '{"size": "100 MB"}'])
-def test_kill_of_every_process_loses_nothing_of_memory(
-    moto_s3: Any, tmp_path: Path, tmpfs: Path, size: str
-) -> None:
-    memory = json.dumps({"size": "100 MB", "directory": str(tmpfs)}) if "{" in size else size
-    with Tier(tmp_path, moto_s3) as tier:
-        tier.environment["CACHETIER_MEMORY"] = memory
-        tier.start()
-        with Client(tier.url) as client:
-            level = client.put_shard(DATA, name="a", ack="memory", **SAVE).level
-            assert level in ("memory", "local")
-            client.seal("r", 1, save_id="s")
-        tier.kill()
-        tier.start()
-        with Client(tier.url) as client:
-            assert client.get_shard(run="r", step=1, name="a") == DATA
-            client.wait("r", 1, "local", timeout_seconds=60)
-        tier.stop()
-    folder = Path((tmp_path / "cache" / MEMORY_NAME).read_text().strip())
-    shutil.rmtree(folder, ignore_errors=True)
+def _forgotten_peak() -> int:
+    """Let the kernel forget this process's peak; return what it is now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return processes.peak_bytes(os.getpid())
