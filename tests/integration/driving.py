@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -166,6 +167,20 @@ def a_damaged_replica(place: Site, seen: Seen) -> None:
         seen.until(node.service, "restore_fallbacks", "restored_bytes")
 
 
+def a_restore_that_is_held_back(place: Site, seen: Seen) -> None:
+    with running(place.settings(replicas={}, max_restore_rate="8 MB/s")) as node:
+        node.save(1, {"weights": patterned(12 * BLOCK_BYTES)})
+        node.client.wait(RUN, 1, "durable", 60)
+        assert node.evict_all() == 1
+        assert node.client.restore_step(RUN, 1, timeout_seconds=0).shards == 1
+        seen.until(node.service, *RESTORED)
+
+
+RESTORED = {
+    f"restore_{each}" for each in ("read_bytes", "wanted_bytes", "done_bytes", "eta_seconds")
+}
+
+
 # --- a node by itself ----------------------------------------------------------------------------
 
 
@@ -225,6 +240,15 @@ def reads_of_what_is_only_remote(_place: Site, seen: Seen) -> None:
             opened.seek(5 * BLOCK_BYTES)
             assert opened.read(100) == data[5 * BLOCK_BYTES :][:100]
         seen.until(served.service, "range_read_bytes")
+
+
+def a_put_that_stays_in_memory(_place: Site, seen: Seen) -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as tmpfs:
+        memory = {"size": "100 MB", "directory": tmpfs}
+        with alone(capacity="1 MB", memory=memory) as (served, client):
+            put(client, "x", b"x" * 900_000)  # the disk has no room for the other one
+            client.put_shard(b"y" * LARGE, run="r", step=2, name="y", save_id="s", ack="memory")
+            seen.until(served.service, "memory_bytes")
 
 
 def steps_that_a_policy_keeps(_place: Site, seen: Seen) -> None:
@@ -364,6 +388,8 @@ SCENARIOS = (
         },
     ),
     Scenario(a_damaged_replica, {"restore_fallbacks", "restored_bytes"}),
+    Scenario(a_restore_that_is_held_back, RESTORED),
+    Scenario(a_put_that_stays_in_memory, {"memory_bytes"}),
     Scenario(a_node_that_nobody_drains, NOBODY_DRAINS),
     Scenario(a_full_cache, {"backpressure", "evicted_bytes", "waiting_puts_bytes"}),
     Scenario(reads_of_what_is_only_remote, {"range_read_bytes"}),
