@@ -239,7 +239,7 @@ def test_what_is_there_already_is_not_touched(client: Client, out: Path) -> None
             export_step(ADDRESS, out / "kept", to, client=client)
         with pytest.raises(InvalidRequestError, match="Make it first"):
             export_step(ADDRESS, out / "no" / "folder", to, client=client)
-    with pytest.raises(InvalidRequestError, match="none of dcp"):
+    with pytest.raises(InvalidRequestError, match="not one of dcp"):
         export_step(ADDRESS, out / "x", "onnx", client=client)
     assert [path.name for path in out.iterdir()] == ["kept"]
     assert list((out / "kept").iterdir()) == []

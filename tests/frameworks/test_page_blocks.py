@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import gc
 import os
 import re
 import textwrap
@@ -231,3 +232,8 @@ def test_a_block_of_python_runs_as_it_stands(
         for name in ("saving", "saved"):
             if name in names:
                 names.pop(name).result()
+    for opened in names.values():  # by a fragment of a program that goes on
+        if isinstance(opened, Client | CachetierWriter | LazyStager):
+            opened.close()
+    names.clear()
+    gc.collect()  # says here what a block left open
