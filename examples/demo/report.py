@@ -128,9 +128,11 @@ def _cost(outcome: Outcome) -> RenderableType:
     if medians["ratio"] is None:
         return Text("No save was measured.")
     verdict = "[green]met[/]" if medians["holds"] else "[yellow]missed[/]"
+    through, direct = medians["seconds"], medians["direct_put_seconds"]
+    if through < 0:
+        verdict = "[yellow]not known[/]: steps vary here by more than a save costs"
     if outcome.load_before > BUSY_LOAD:
         verdict += ", on a machine that was busy with other things"
-    through, direct = medians["seconds"], medians["direct_put_seconds"]
     return Text.from_markup(
         f"A save blocked training for [bold]{_milliseconds(through)}[/]; "
         f"a direct PUT of the same bytes took [bold]{_milliseconds(direct)}[/].\n"
