@@ -135,6 +135,7 @@ class Nursery:
     def close(self) -> None:
         """End the nursery, and with it whatever carrier is left."""
         self._socket.close()
+        os.kill(self._pid, signal.SIGKILL)  # it may be in the middle of what it loads
         os.waitpid(self._pid, 0)
 
 

@@ -68,6 +68,12 @@ function openDialog() {
 const charts = new Set();
 const KEPT = 900;
 const LEAST_SECONDS = 60;
+
+// The span of an axis of time; that of an empty chart ends now.
+function lastSeconds(_chart, low, high) {
+  const end = high ?? Date.now() / 1000;
+  return [Math.min(low ?? end, end - LEAST_SECONDS), end];
+}
 let columns = [[], [], [], []];
 
 const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
@@ -91,7 +97,7 @@ function chart(place, series, suffix) {
       height: 150,
       padding: [10, 26, 0, 0],
       cursor: { drag: { x: false, y: false } },
-      scales: { x: { range: (_chart, low, high) => [Math.min(low, high - LEAST_SECONDS), high] }, y: { range: (_chart, _low, high) => [0, Math.max(high, 1000) * 1.1] } },
+      scales: { x: { range: lastSeconds }, y: { range: (_chart, _low, high) => [0, Math.max(high, 1000) * 1.1] } },
       axes: [{ ...axis, values: clock, space: 90, size: 28 }, { ...axis, size: 76, values }],
       series: [
         { value: (_chart, at) => (at == null ? "-" : shownClock(at)) },
