@@ -158,9 +158,14 @@ AXES = """() => [...charts].map((chart) => {
 @pytest.mark.parametrize("width", [390, 1360])
 def test_no_label_of_an_axis_is_cut_or_stands_twice(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
-    is_well = """(axis) => axis.labels.length && axis.room >= 0
-      && new Set(axis.labels).size === axis.labels.length"""
-    page.wait_for_function(f"[({AXES})().flat()].some((axes) => axes.every({is_well}))")
+
+    def all_are_well() -> bool:
+        axes = [axis for chart in page.evaluate(AXES) for axis in chart]
+        return bool(axes) and all(
+            axis["room"] >= 0 and len({*axis["labels"]}) == len(axis["labels"]) > 0 for axis in axes
+        )
+
+    until(all_are_well)  # once all that has come is drawn
 
 
 def test_only_lines_that_can_be_seen_are_in_the_page(page: Page, served: Served) -> None:
