@@ -61,7 +61,9 @@ class WriteBack:
         self._thread = threading.Thread(target=self._work, name="write-back", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Begin; a node without memory has nothing to copy, now or later."""
+        if self._store.memory.capacity_bytes or self._store.in_memory:
+            self._thread.start()
 
     def stop(self, timeout_seconds: float) -> None:
         """End the thread; what is half copied is copied again by the next start."""
