@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.io.digests import BLOCK_BYTES, digest_of
 
-from cachetier.codec.codecs import CODECS
+from cachetier.codec.codecs import CODECS, Decode
 from cachetier.errors import IntegrityError
 
 # Gets bytes, and where in the shard they belong; a memoryview lasts until the next call.
@@ -46,9 +46,24 @@ class StoredBlocks:
             self, first_block=first, sizes=self.sizes[count:], digests=self.digests[count:]
         )
 
-    def raw_bytes(self, index: int) -> int:
-        """Return the size of a block that is decoded."""
-        return min(BLOCK_BYTES, self.shard_bytes - (self.first_block + index) * BLOCK_BYTES)
+    def decoder(self) -> Decode | None:
+        """Return a decoder for ``sound``; None for raw blocks."""
+        return None if self.codec is Codec.RAW else CODECS[self.codec].decoder()
+
+    def sound(
+        self, index: int, stored: memoryview, decode: Decode | None
+    ) -> bytearray | memoryview:
+        """Return a block, decoded and checked; it lasts until the next is decoded.
+
+        Raises:
+            IntegrityError: It is not what it must be.
+        """
+        block: bytearray | memoryview = stored
+        if decode is not None:
+            left_bytes = self.shard_bytes - (self.first_block + index) * BLOCK_BYTES
+            block = decode(stored, min(BLOCK_BYTES, left_bytes), self.element_size)
+        self.check(index, digest_of(block))
+        return block
 
     def check(self, index: int, digest: int) -> None:
         """Raise IntegrityError unless ``digest`` is that of the block."""
@@ -76,7 +91,7 @@ class BlockSink:
         self.came_blocks = 0  # in a row: the first ones
         self._write = write
         self._came = came
-        self._decode = None if blocks.codec is Codec.RAW else CODECS[blocks.codec].decoder()
+        self._decode = blocks.decoder()
         self.restart()
 
     @property
@@ -121,8 +136,7 @@ class BlockSink:
             blocks.check(index, self._digest)
         else:
             frame, self._frame = self._frame, bytearray()
-            block = self._decode(memoryview(frame), blocks.raw_bytes(index), blocks.element_size)
-            blocks.check(index, digest_of(block))
+            block = blocks.sound(index, memoryview(frame), self._decode)
             self._write(block, number * BLOCK_BYTES)
         self._came(number)
         self._index, self._at, self._digest = index + 1, 0, 0

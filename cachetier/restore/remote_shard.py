@@ -15,7 +15,6 @@ from cachetier_client.io import digests
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.carriers.stored_blocks import BlockSink, StoredBlocks, Write
-from cachetier.codec.codecs import CODECS
 from cachetier.errors import (
     IntegrityError,
     ObjectMissingError,
@@ -105,10 +104,7 @@ class RemoteShard:
         Raises:
             IntegrityError: The remote has other bytes, or none.
         """
-        first, content, stored = wanted.first_block, self.content, self.stored
-        digests_of_range = content.block_digests[first : first + len(wanted.sizes)]
-        how = stored.codec, stored.element_size
-        blocks = StoredBlocks(first, wanted.sizes, digests_of_range, content.size_bytes, *how)
+        blocks = self._stored_blocks(wanted)
         self._read_into(wanted.start, BlockSink(blocks, write, came, descriptor))
 
     def read(self, wanted: Range) -> Iterator[tuple[int, bytes | bytearray | memoryview]]:
@@ -117,33 +113,22 @@ class RemoteShard:
         Raises:
             IntegrityError: The remote has other bytes, or none.
         """
-        for number, block in enumerate(self._blocks(wanted), start=wanted.first_block):
-            self.check(number, digests.digest_of(block))
-            yield number * BLOCK_BYTES, block
-
-    def check(self, block: int, digest: int) -> None:
-        """Raise IntegrityError unless ``digest`` is that of the block."""
-        if digest != self.content.block_digests[block]:
-            raise self._damaged(f"block {block} differs")
-
-    def _blocks(self, wanted: Range) -> Iterator[bytes | bytearray | memoryview]:
-        data = self._range(wanted.start, sum(wanted.sizes))
-        if self.stored.codec is Codec.RAW:
-            yield from _split(data, wanted.sizes)
-            return
-        decode = CODECS[self.stored.codec].decoder()
-        left = self.content.size_bytes - wanted.first_block * BLOCK_BYTES
-        for frame in _split(data, wanted.sizes):
+        blocks = self._stored_blocks(wanted)
+        data = memoryview(bytearray(sum(wanted.sizes)))
+        self._read_into(wanted.start, data)
+        decode = blocks.decoder()
+        for index, stored in enumerate(_split(data, blocks.sizes)):
             try:
-                yield decode(frame, min(BLOCK_BYTES, left), self.stored.element_size)
+                block = blocks.sound(index, stored, decode)
             except IntegrityError as error:
                 raise self._damaged(error.message) from None
-            left -= BLOCK_BYTES
+            yield (blocks.first_block + index) * BLOCK_BYTES, block
 
-    def _range(self, start: int, length: int) -> memoryview:
-        data = memoryview(bytearray(length))
-        self._read_into(start, data)
-        return data
+    def _stored_blocks(self, wanted: Range) -> StoredBlocks:
+        first, content, stored = wanted.first_block, self.content, self.stored
+        digests_of_range = content.block_digests[first : first + len(wanted.sizes)]
+        how = stored.codec, stored.element_size
+        return StoredBlocks(first, wanted.sizes, digests_of_range, content.size_bytes, *how)
 
     def _read_into(self, start: int, into: Into) -> None:
         try:
