@@ -87,11 +87,47 @@ def test_the_service_accepts_what_the_chart_makes_of_its_values(
         monkeypatch.setenv(variable, value)
     monkeypatch.setenv("CACHETIER_SCRAPE_TOKEN", "t" * 40)
     pod = pod_of(made)
+    for each in pod["containers"][0]["env"]:
+        if "value" in each:
+            monkeypatch.setenv(each["name"], each["value"].replace("$(ZONE)", "zone-1"))
 
     settings = config.load()
 
     stops = sum(pre_stop_seconds(pod)) + settings.notice + settings.grace + 10
     assert stops <= pod["terminationGracePeriodSeconds"] < stops + 60
+    listen = {"tenants": "0.0.0.0:7072", "volumes": "http://0.0.0.0:7072"}
+    if name in listen:
+        assert settings.peers.listen == listen[name]
+        assert settings.peers.domain == {"tenants": "room-3", "volumes": "zone-1"}[name]
+
+
+@pytest.mark.parametrize("name", ["tenants", "volumes"])
+def test_peers_find_each_other_by_a_service_and_only_they_get_to_its_port(name: str) -> None:
+    made = rendered(name)
+    pod, (policy,) = pod_of(made), [each for (kind, _), each in made.items() if "Policy" in kind]
+    (container,) = pod["containers"]
+    variables = {each["name"]: each for each in container["env"]}
+    table = json.loads(variables["CACHETIER_PEERS"]["value"])
+    host, _, port = table["nodes"][0].partition(":")
+    service = made["Service", host]["spec"]
+
+    assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+    assert service["selector"] == policy["spec"]["podSelector"]["matchLabels"]
+    assert {"name": "peers", "containerPort": int(port)} in container["ports"]
+    assert list(variables).index("ZONE") < list(variables).index("CACHETIER_PEERS")
+    rule = {"ports": [{"protocol": "TCP", "port": "peers"}]}
+    them = [{"podSelector": {"matchLabels": service["selector"]}}]
+    assert rule | {"from": them} in policy["spec"]["ingress"]
+    assert rule | {"to": them} in policy["spec"]["egress"]
+    trust = Path(table["trust"])
+    (mount,) = (
+        each for each in container["volumeMounts"] if each["mountPath"] == str(trust.parent)
+    )
+    (volume,) = (each["secret"] for each in pod["volumes"] if each["name"] == mount["name"])
+    assert (mount["readOnly"], volume["defaultMode"]) == (True, 0o440)
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+    items = {"tenants": None, "volumes": [{"key": "peers-token", "path": trust.name}]}
+    assert volume.get("items") == items[name]
 
 
 def pod_of(made: Objects) -> dict[str, Any]:
@@ -138,7 +174,7 @@ def test_a_local_volume_outlives_its_pod_and_ties_it_to_its_node() -> None:
     }
     pod = stateful["template"]["spec"]
     assert "podAntiAffinity" in pod["affinity"]
-    assert [each["name"] for each in pod["volumes"]] == ["socket", "tmp"]
+    assert [each["name"] for each in pod["volumes"]] == ["socket", "tmp", "peers"]
     assert [each["metadata"]["name"] for each in stateful["volumeClaimTemplates"]] == ["cache"]
 
 

@@ -22,7 +22,7 @@ _SPEC = "\nspec:\n"  # what stands before the rules, of the manifest's last obje
 # Settings that a value, or the chart's own arrangement, says already.
 TAKEN = frozenset(
     {"cache_dir", "capacity", "socket", "allowed_uids", "principal", "remote"}
-    | {"http", "tls", "health"}
+    | {"http", "tls", "health", "peers"}
     | {"notice", "grace"}
 )
 
@@ -89,6 +89,9 @@ def values_schema() -> dict[str, Any]:
         labels=TEXTS,
         tlsConfig=ANYTHING,
     )
+    given = {"nodes", "listen", "trust"}  # by the chart
+    of_peers = settings["peers"]["properties"].items()
+    peers = {name: schema for name, schema in of_peers if name not in given}
     prometheus = _table(namespaceLabels=TEXTS, podLabels=TEXTS)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -109,6 +112,7 @@ def values_schema() -> dict[str, Any]:
             allowedUids=_several(UID),
             tenants=settings["principal"],
             settings=_table(**free),
+            peers=_table(enabled=YES_OR_NO, ca=TEXT, **peers),
             leave=_table(
                 preStopSeconds=_seconds(86400),
                 noticeSeconds=_seconds(86400),

@@ -60,6 +60,15 @@ CACHETIER_{{ upper $name }}: {{ include "cachetier.written" $value | quote }}
 {{- end }}
 {{- end }}
 
+{{- /* The peers; Kubernetes puts the pod's zone in place of $(ZONE). */ -}}
+{{- define "cachetier.peers" -}}
+{{- $tls := .Values.tls.secretName -}}
+{{- $trust := ternary (printf "/etc/cachetier/tls/%s" .Values.peers.ca) "/etc/cachetier/peers/token" (not (empty $tls)) -}}
+{{- $table := dict "nodes" (list (printf "%s-peers:7072" .Values.name)) "trust" $trust "domain" "$(ZONE)" -}}
+{{- $_ := set $table "listen" (printf "%s0.0.0.0:7072" (ternary "http://" "" (empty $tls))) -}}
+{{- toJson (merge (omit .Values.peers "enabled" "ca") $table) -}}
+{{- end }}
+
 {{- /* A setting as a variable says it: tables are JSON, lists have commas. */ -}}
 {{- define "cachetier.written" -}}
 {{- if kindIs "bool" . -}}{{ ternary "on" "off" . }}
@@ -139,7 +148,7 @@ spec:
     runAsNonRoot: true
     runAsUser: 10001
     runAsGroup: 10001
-    {{- if or (eq .Values.cache.kind "localVolume") .Values.tls.secretName }}
+    {{- if or (eq .Values.cache.kind "localVolume") .Values.tls.secretName .Values.peers.enabled }}
     fsGroup: 10001  # volumes but those of the host are root's
     fsGroupChangePolicy: OnRootMismatch
     {{- end }}
@@ -185,12 +194,21 @@ spec:
         - name: AWS_SECRET_ACCESS_KEY
           valueFrom: { secretKeyRef: { name: {{ .Values.secret.name }}, key: secret-key } }
         {{- end }}
+        {{- if .Values.peers.enabled }}
+        - name: ZONE
+          valueFrom: { fieldRef: { fieldPath: "metadata.labels['topology.kubernetes.io/zone']" } }
+        - name: CACHETIER_PEERS
+          value: {{ include "cachetier.peers" . | squote }}
+        {{- end }}
         {{- with .Values.env }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
       ports:
         - { name: http, containerPort: 7070 }
         - { name: health, containerPort: 7071 }
+        {{- if .Values.peers.enabled }}
+        - { name: peers, containerPort: 7072 }
+        {{- end }}
       {{- if gt (int .Values.leave.preStopSeconds) 0 }}
       lifecycle:
         preStop:
@@ -221,6 +239,8 @@ spec:
         - { name: tmp, mountPath: /tmp }
         {{- if .Values.tls.secretName }}
         - { name: tls, mountPath: /etc/cachetier/tls, readOnly: true }
+        {{- else if .Values.peers.enabled }}
+        - { name: peers, mountPath: /etc/cachetier/peers, readOnly: true }
         {{- end }}
   volumes:
     # `Directory`: a pod that waits for its disk is better than a cache on the root disk.
@@ -232,8 +252,11 @@ spec:
       hostPath: { path: {{ .Values.socket.hostPath }}, type: {{ include "cachetier.directoryType" . }} }
     - name: tmp
       emptyDir: { medium: Memory, sizeLimit: 64Mi }
-    {{- with .Values.tls.secretName }}
+    {{- if .Values.tls.secretName }}
     - name: tls
-      secret: { secretName: {{ . }}, defaultMode: 0440 }
+      secret: { secretName: {{ .Values.tls.secretName }}, defaultMode: 0440 }
+    {{- else if .Values.peers.enabled }}
+    - name: peers
+      secret: { secretName: {{ .Values.secret.name }}, defaultMode: 0440, items: [{ key: peers-token, path: token }] }
     {{- end }}
 {{- end }}
