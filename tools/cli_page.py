@@ -11,11 +11,10 @@ import click
 from cachetier.cli.app import built
 from cachetier.cli.options import usage
 from cachetier.cli.output import EXITS
-from cachetier.cli.verbs import RENAMED, SECTIONS, VERBS
-from cachetier.config import sources
+from cachetier.cli.verbs import SECTIONS, VERBS
 from tools.pages import DOCS, table, with_parts
 
-PAGE, RENAMES = DOCS / "cli.md", DOCS / "renames.md"
+PAGE = DOCS / "cli.md"
 # Verbs that take the options of `serve` beside their own.
 OF_SERVE = "serve"
 
@@ -23,10 +22,7 @@ OF_SERVE = "serve"
 def documents() -> dict[Path, str]:
     """Return the page with its parts as they should be."""
     parts = {"verbs": verbs(), "exits": exits(), "reference": "\n\n".join(reference())}
-    return {
-        PAGE: with_parts(PAGE, parts),
-        RENAMES: with_parts(RENAMES, {"verbs": renames(), "settings": settings()}),
-    }
+    return {PAGE: with_parts(PAGE, parts)}
 
 
 def verbs() -> str:
@@ -38,17 +34,6 @@ def verbs() -> str:
             (f"[`cachetier {name}`](#{_anchor(name)})", line) for name, (_, line) in named.items()
         ]
     return table(("verb", ""), rows)
-
-
-def settings() -> str:
-    """Return where each setting of before went."""
-    rows = [(f"`{before}`", now) for before, now in sorted(sources.RENAMED.items())]
-    return table(("setting before", "now"), rows)
-
-
-def renames() -> str:
-    rows = ((f"`cachetier {old}`", f"`cachetier {new}`") for old, new in RENAMED.items())
-    return table(("verb before", "now"), rows)
 
 
 def exits() -> str:

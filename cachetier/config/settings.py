@@ -287,7 +287,7 @@ class Settings:
         PEERS,
         PeerSettings(),
         "Nodes that read each range of a restore from the bucket once: a table with `nodes`, "
-        "`listen`, `trust` and `domain`; see docs/peers.md.",
+        "`listen`, `trust` and `domain`; see docs/remotes.md.",
     )
     when_full: WhenFull = setting(
         one_of(*WhenFull),

@@ -9,7 +9,7 @@ body pass through a buffer of fixed size, in both directions, with nothing chang
 A thread for each connection keeps this as fast as loopback, far beyond the servers behind it.
 
 The troubles that a ``Troubles`` holds strike requests as its rules say, and are counted when they
-do. docs/fault-proxy.md shows how to use it, from a shell and from tests.
+do. tests/README.md shows how to use it, from a shell and from tests.
 """
 
 from __future__ import annotations

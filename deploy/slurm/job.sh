@@ -16,7 +16,7 @@ leave() {                         # each node flushes its part of the newest ste
     scontrol requeue "$SLURM_JOB_ID"
 }
 trap leave USR1
-# Each node brings the newest step to its disk before ranks ask for it; docs/peers.md: so S3 sends it once.
+# Each node brings the newest step to its disk before ranks ask for it; as peers (docs/remotes.md) S3 sends it once.
 srun --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 cachetier restore "$CACHETIER_RUN" --timeout 10m || true
 srun python train.py &
 training=$!

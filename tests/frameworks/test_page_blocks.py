@@ -76,7 +76,7 @@ def optimizer_file(names: dict[str, Any]) -> None:
 RUN: dict[tuple[str, str], Given] = {
     ("README.md", "import torch"): nothing,
     ("README.md", "import torch.distributed.checkpoint as dcp"): nothing,
-    ("docs/asyncio.md", "from cachetier_client.aio import AsyncClient"): optimizer_file,
+    ("docs/fsspec.md", "from cachetier_client.aio import AsyncClient"): optimizer_file,
     ("docs/compression.md", "def joined(planes: bytes, size: int) -> bytes:"): nothing,
     ("docs/drain.md", "for batch in data:"): nothing,
     (
@@ -109,7 +109,6 @@ RUN: dict[tuple[str, str], Given] = {
 NOT_RUN = {
     ("docs/compression.md", "import json, boto3, zstandard"): "a shard of six compressed blocks",
     ("docs/compression.md", "import json, boto3"): "a shard in a pack",
-    ("docs/fault-proxy.md", "from cachetier.testing.s3proxy import S3Proxy"): "a test of readers",
     ("docs/frameworks.md", "from cachetier_client.integrations.lightning import"): (
         "Lightning: test_lightning.py"
     ),

@@ -144,7 +144,7 @@ def test_the_end_of_a_job_waits_for_no_service_that_is_gone(run: Run, tmp_path: 
 
 
 def test_each_time_is_above_those_within_it() -> None:
-    page = (SCRIPTS.parents[1] / "docs" / "systemd.md").read_text()
+    page = (SCRIPTS.parents[1] / "docs" / "install.md").read_text()
     unit = (SCRIPTS.parent / "systemd" / "cachetier.service").read_text()
     common, job = ((SCRIPTS / name).read_text() for name in ("common.sh", "job.sh"))
     stop, ready, flush, signal, deadline, timeout = (
