@@ -136,12 +136,12 @@ def tiles(status: Status, rates: Rates) -> list[Tile]:
         Tile("Drained", speed(rates.drained), _drain_note(status["drain"]), "" if running else BAD),
         Tile("Backlog", shown_size(backlog), f"{shards}{oldest}"),
         Tile("Sent in", eta(status["eta_seconds"]), counted(status["pending_steps"], "step")),
-        Tile("Restored", speed(rates.restored), _restore_note(status)),
+        Tile("Restored", speed(rates.restored), restore_note(status)),
         Tile("Cache", f"{100 * share:.0f} %", f"of {shown_size(capacity)}", share=share),
     ]
 
 
-def _restore_note(status: Status) -> str:
+def restore_note(status: Status) -> str:
     """Say how far the restores are that run, or how much is here without any."""
     now = status.get("restore", {"wanted_bytes": 0})
     if not now["wanted_bytes"]:

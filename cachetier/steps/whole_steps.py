@@ -86,6 +86,12 @@ class WholeSteps:
         self._stopping.set()
         self._turn.shutdown(wait=False, cancel_futures=True)
 
+    def is_coming(self, run: str, step: int) -> bool:
+        """Return whether a step is being brought, or will be after others."""
+        with self._lock:
+            coming = [each for each, end in self._coming.items() if not end.done()]
+        return any((each.run, each.step) == (run, step) for each in coming)
+
     def begin(self, run: str, step: int, ranks: Collection[int] = ()) -> RemainingShards:
         """Have a step brought back, or what ``ranks`` put of it; return how much is not here.
 

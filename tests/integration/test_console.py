@@ -25,6 +25,7 @@ from cachetier.drain.serve.stats import RemoteSnapshot
 from cachetier.errors import RemoteError
 from cachetier.model.names import DURABLE
 from cachetier.steps.views import StepView
+from cachetier.steps.whole_steps import WholeSteps
 from cachetier.telemetry.recent_events import RecentEvent
 from tests.integration.serving import Answer, Served, serving
 from tests.integration.test_browsers import Browser, csrf_in, new_link
@@ -451,6 +452,14 @@ def test_a_step_is_restored_and_what_cannot_be_is_said(served: Served, owner: Br
     for value, why in (("0-1", "no remote has r/1"), ("first", "not a list of ranks")):
         answer = act(owner, "restore", run="r", step="1", value=value)
         assert (answer.status >= 400, why in text(answer)) == (True, True)
+
+
+def test_the_page_of_a_step_that_comes_says_how_far_restores_are(
+    owner: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Restores on this node" not in text(owner.get("/console/runs/r/1"))
+    monkeypatch.setattr(WholeSteps, "is_coming", lambda _self, run, step: (run, step) == ("r", 1))
+    assert "Restores on this node" in text(owner.get("/console/runs/r/1"))
 
 
 def test_a_step_is_deleted_by_who_types_its_number(served: Served, owner: Browser) -> None:

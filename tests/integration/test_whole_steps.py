@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,17 @@ def test_what_two_people_ask_for_comes_once(
     replaced.steps.begin("run", 7, (1,))
     replaced.node.wait_until(lambda: len(replaced.names_here()) == 6)
     replaced.node.wait_until(lambda: sum(_name(e) == "step.restored" for e in caplog.records) == 2)
+
+
+def test_a_step_is_coming_until_it_is_here(replaced: Replaced) -> None:
+    others = threading.Event()
+    replaced.steps._turn.submit(others.wait)  # another step is first
+    replaced.steps.begin("run", 7)
+    assert replaced.steps.is_coming("run", 7)
+    assert not replaced.steps.is_coming("run", 8)
+    others.set()
+    replaced.node.wait_until(lambda: not replaced.steps.is_coming("run", 7))
+    assert len(replaced.names_here()) == 6
 
 
 @pytest.mark.parametrize("replaced", [SIZE_BYTES + 2], indirect=True)

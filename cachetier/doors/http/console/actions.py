@@ -195,7 +195,7 @@ def _restore(node: Operations, wish: Wish) -> str:
     if not coming.shards:
         return "All of it is here already."
     shards, size = counted(coming.shards, "shard"), shown_size(coming.size_bytes)
-    return f"It comes back now: {shards}, {size}. The node's events tell when it is here."
+    return f"It comes back now: {shards}, {size}. The step's page shows how far it is."
 
 
 def _limit_rate(node: Operations, wish: Wish) -> str:

@@ -127,10 +127,12 @@ class Live:
             own = steps.saved_here(found.save, found.parts, found.ranks)
             known = own or found.parts
             line = steps.timeline_of(found.save, found.parts, own, now) if known else None
-        troubles: list[str] = []
-        if seen.published_at is None and sees_node(caller):
+        troubles, restores = list[str](), ""
+        is_coming = self.node.whole_steps.is_coming(run, step)
+        if sees_node(caller) and (seen.published_at is None or is_coming):
             look = await self.history.look()
-            troubles = view.s3_troubles(look.status, look.at)
+            troubles = view.s3_troubles(look.status, look.at) if seen.published_at is None else []
+            restores = view.restore_note(look.status) if is_coming else ""
         table = steps.step_table([seen], now)
         pin = "unpin" if seen.pinned else "pin"
         drawn = rendered("timeline.html", line=line)
@@ -138,7 +140,7 @@ class Live:
         return {
             "actions": _buttons(caller, run, step, "flush", "restore", pin, "delete"),
             "troubles": rendered("troubles.html", troubles=troubles),
-            "step": rendered("step_head.html", steps=table, save_id=seen.save_id),
+            "step": rendered("step_head.html", steps=table, seen=seen, restores=restores),
             "timeline": drawn,
             "legend": legend,
             # Another value lets the page ask for the grid; its ages go on where nothing changes.
