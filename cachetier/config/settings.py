@@ -333,6 +333,12 @@ class Settings:
     durable_every: int = setting(
         whole(1), 1, "Only steps divisible by it are drained; the others are local-only."
     )
+    local_every: int = setting(
+        whole(1),
+        1,
+        "Of the steps put in `memory`, those divisible by it are copied to the disk; the others "
+        "only when `memory` is half full.",
+    )
     supersede: bool = setting(
         FLAG, False, "`on`: a published step makes older ones not yet begun local-only."
     )

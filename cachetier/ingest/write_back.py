@@ -23,7 +23,7 @@ from cachetier.errors import CachetierError, IntegrityError, NotFoundError
 from cachetier.local.catalog import shards
 from cachetier.local.files.data_files import write_all
 from cachetier.local.store import Staged, Store
-from cachetier.model.lifecycle import SOUND_SHARDS
+from cachetier.model.lifecycle import SOUND_SHARDS, ShardState
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
 from cachetier.telemetry import events
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 ROOM_SECONDS = 1.0  # to wait for room on the disk, before puts have their turn
 LOOK_SECONDS = 60.0
+FULL_FROM = 0.5  # of memory
 
 
 class WriteBack:
@@ -42,6 +43,7 @@ class WriteBack:
         store: Whose shards these are.
         changes: Rung by puts, and for those who wait until a shard is local.
         make_room: Asks for room on the disk.
+        evict: Drops the bytes of a clean shard; returns whether they went.
         on_damage: Called with a shard whose bytes in memory fail their digests.
     """
 
@@ -51,11 +53,13 @@ class WriteBack:
         changes: Changes,
         *,
         make_room: Callable[[], None],
+        evict: Callable[[Shard], bool],
         on_damage: Callable[[Shard], object],
     ) -> None:
         self._store = store
         self._changes = changes
         self._make_room = make_room
+        self._evict = evict
         self._on_damage = on_damage
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="write-back", daemon=True)
@@ -73,12 +77,18 @@ class WriteBack:
             self._thread.join(timeout_seconds)
 
     def copy_next(self) -> bool:
-        """Copy the oldest shard in memory; return False if there is none, or no room for it."""
-        queue = self._store.in_memory
+        """Copy the oldest shard that is to be copied; return False if there is none, or no room.
+
+        Those that may stay are due once memory is half full, so that the next step finds room
+        there; of them, what is at every remote is evicted instead.
+        """
+        memory = self._store.memory
+        is_full = memory.used_bytes > memory.capacity_bytes * FULL_FROM
+        queue = self._store.in_memory or (self._store.kept_in_memory if is_full else ())
         if not queue:
             return False
         shard = self._store.read(shards.shard_by_version, queue[0])
-        if shard is not None and shard.in_memory and shard.state in SOUND_SHARDS:
+        if shard is not None and self._is_due(shard, is_full):
             space, size_bytes = self._store.space, shard.content.size_bytes
             if space.wanted_bytes:  # puts that wait go first
                 return False
@@ -87,6 +97,13 @@ class WriteBack:
                 return False
         queue.popleft()
         return True
+
+    def _is_due(self, shard: Shard, is_full: bool) -> bool:
+        """Return whether a shard is still in memory, and has to come to the disk."""
+        if not shard.in_memory or shard.state not in SOUND_SHARDS:
+            return False
+        goes = is_full and self._store.policy.keeps_in_memory(shard.step)
+        return not (goes and shard.state is ShardState.CLEAN and self._evict(shard))
 
     def _copy(self, shard: Shard) -> bool:
         """Copy a shard into the room that is reserved for it; return False if that was cut short.

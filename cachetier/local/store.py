@@ -121,7 +121,10 @@ class Store:
         self.space = space
         self.files = files
         self.memory = Space(0)
-        self.in_memory: deque[int] = deque()  # versions of shards to be written back, oldest first
+        # Versions of shards in memory, oldest first: those to be copied to the disk, and those that
+        # stay while there is room.
+        self.in_memory: deque[int] = deque()
+        self.kept_in_memory: deque[int] = deque()
         self.open_files = OpenFiles(files, self.space_of, clock, self._remove)
         self.policy = policy
         self.reserve = committer.reserve
@@ -217,6 +220,10 @@ class Store:
                 return None
             with suppress(DiskFullError):
                 return put()
+
+    def bring_to_disk(self) -> None:
+        """Have everything that may stay in memory copied, too: somebody waits for it."""
+        self.in_memory.extend(self.kept_in_memory.copy())
 
     def look_at_disk(self) -> None:
         """Fill the catalog's reserve up, then learn whether a disk that was full has room now."""
@@ -324,7 +331,8 @@ class Store:
             lambda sql, now: parts.commit_shard(sql, self.policy, ids, new, now),
         )
         if in_memory(staged.file_id):
-            self.in_memory.append(committed.shard.version)
+            kept = self.policy.keeps_in_memory(ids.step)
+            (self.kept_in_memory if kept else self.in_memory).append(committed.shard.version)
         return committed
 
     def commit_file(

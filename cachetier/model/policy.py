@@ -7,6 +7,8 @@
                    means a lower number *and* an earlier arrival: after a roll-back the new steps
                    have lower numbers than one published before, and they are the newest there are.
 ``keep_local``     how many complete steps of a run stay on the node.
+``local_every``    of what was put in memory, only steps that it divides are copied to the disk; the
+                   others stay in memory while there is room.
 
 A *local-only* step is whole and restorable here and is not drained, until ``flush`` of that very
 step asks for it. Policies must be the same on every node of a job.
@@ -30,6 +32,11 @@ class Policy:
     durable_every: int = 1
     supersede: bool = False
     keep_local: int = 0
+    local_every: int = 1
+
+    def keeps_in_memory(self, step: int) -> bool:
+        """Return whether a shard of ``step`` that was put in memory stays there."""
+        return step % self.local_every != 0
 
     def keeps_local(self, step: int) -> bool:
         """Return whether a save of ``step`` is local-only from its beginning."""

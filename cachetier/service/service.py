@@ -198,7 +198,9 @@ class Service:
         disk = data_files.probe(cache_dir, known=cache_dir / STORE_ID_NAME)
         status = os.statvfs(cache_dir)
         capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)
-        policy = Policy(settings.durable_every, settings.supersede, settings.keep_local)
+        policy = Policy(
+            settings.durable_every, settings.supersede, settings.keep_local, settings.local_every
+        )
         recovered = open_store(
             cache_dir,
             capacity_bytes,
@@ -280,17 +282,18 @@ class Service:
             hurry=self._drain.hurry,
         )
         self._notes = UnflushedNotes(store, self._bucket, self._changes, clock)
-        self._write_back = self._copier()
+        self._write_back = self._copier(evictor)
         self._housekeeping = self._keeper(evictor)
         self.report = self._reporter()
         ingest = InstrumentedIngest(ingest, self.metrics, clock, self._course)
         self.operations = self._operations(ingest)
 
-    def _copier(self) -> WriteBack:
+    def _copier(self, evictor: Evictor) -> WriteBack:
         return WriteBack(
             self.store,
             self._changes,
             make_room=self._make_room,
+            evict=evictor.evict,
             on_damage=self._restore.report_damage,
         )
 

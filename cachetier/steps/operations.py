@@ -464,6 +464,9 @@ class Checkpoints:
             LocalOnlyError: It will not unless it is flushed.
             NotFoundError: There is no such step or shard.
         """
+        if level is Level.LOCAL:
+            self._store.bring_to_disk()
+            self._changes.ring()
         if level not in HERE:
             self._hurry(run, step)
         if level is Level.REPLICATED:

@@ -195,7 +195,7 @@ def test_status_is_a_stable_object(served: Served) -> None:
     assert status["pending"][0]["step"] == 1
     assert status["pending"][0]["eta_seconds"] is None
     assert set(status["local_only"]) == {
-        *("durable_every", "supersede", "keep_local"),
+        *("durable_every", "supersede", "keep_local", "local_every"),
         *("steps", "shards", "size_bytes", "declared_steps"),
     }
     assert status["remotes"][0]["url"] == "s3://bucket/p"

@@ -96,7 +96,12 @@ class Node:
         knows = self.restore.knowledge
         self.ingest = NodeIngest(store, when_full=reject, make_room=make_room, knowledge=knows)
         damaged = self.restore.report_damage
-        self.write_back = WriteBack(store, self.changes, make_room=make_room, on_damage=damaged)
+        self.write_back = WriteBack(
+            *(store, self.changes),
+            make_room=make_room,
+            evict=self.evictor.evict,
+            on_damage=damaged,
+        )
         self.objects = ObjectNode(
             store, mounted, self.restore, self.changes, clock, write, make_room=self._make_room
         )

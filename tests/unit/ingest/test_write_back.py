@@ -14,11 +14,11 @@ import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import BackpressureError, FencedError, IntegrityError, InvalidRequestError
-from cachetier.ingest.write_back import WriteBack
 from cachetier.local.files.data_files import MEMORY_NAME, DiskFiles
 from cachetier.local.store import Staged
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import ShardState
+from cachetier.model.policy import Policy
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_files import FaultyFiles, FileFault, refuse
 from tests.fakes.memory_store import MemoryObjectStore
@@ -41,7 +41,9 @@ class Life:
         self.files: FaultyFiles
         self.node = self.start()
 
-    def start(self, *faults: FileFault, memory_bytes: int = 1_000_000) -> Node:
+    def start(
+        self, *faults: FileFault, memory_bytes: int = 1_000_000, local_every: int = 1
+    ) -> Node:
         self.memory.mkdir(parents=True, exist_ok=True)
         disk = DiskFiles(self.cache_dir)
         disk.prepare()
@@ -54,6 +56,7 @@ class Life:
             files=self.files,
             vfs=self._vfs,
             memory_bytes=memory_bytes,
+            policy=Policy(local_every=local_every),
         )
         return self.node
 
@@ -229,9 +232,8 @@ def test_a_copy_waits_for_room(life: Life) -> None:
     put(life.node)
     space = life.node.store.space
     space.account(ROOM_BYTES)
-    assert not WriteBack(
-        life.node.store, life.node.changes, make_room=lambda: None, on_damage=print
-    ).copy_next()
+    life.node.write_back._make_room = lambda: None
+    assert not life.node.write_back.copy_next()
     assert life.states()["a"] == (ShardState.DIRTY, True)
     space.release(ROOM_BYTES)
     assert life.node.write_back.copy_next()
@@ -264,3 +266,75 @@ def test_a_store_without_memory_keeps_what_it_had_there(life: Life) -> None:
     assert put(node, "b") == "local"
     assert node.write_back.copy_next()
     assert life.states()["a"] == (ShardState.DIRTY, False)
+
+
+# --- steps that stay in memory -------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(life: Life) -> Node:
+    """A node that copies every second step alone; three puts of this size fill half its memory."""
+    life.node.die()
+    return life.start(memory_bytes=5 * len(DATA), local_every=2)
+
+
+def put_step(node: Node, step: int, data: bytes = DATA) -> None:
+    ids = SaveIds("run", step, "save")
+    node.put(ids, "a", data, memory=True)
+    node.checkpoints.seal(ids, None)
+
+
+def places(life: Life) -> dict[int, tuple[ShardState, bool]]:
+    return {shard.step: (shard.state, shard.in_memory) for shard in life.node.rows()}
+
+
+def copy_all(node: Node) -> None:
+    while node.write_back.copy_next():
+        pass
+
+
+def test_only_steps_that_local_every_divides_are_copied(life: Life, kept: Node) -> None:
+    for step in (1, 2):
+        put_step(kept, step)
+    copy_all(kept)
+    assert places(life) == {1: (ShardState.DIRTY, True), 2: (ShardState.DIRTY, False)}
+    assert kept.store.memory.used_bytes == len(DATA)
+
+
+def test_half_full_memory_lets_the_oldest_step_go_to_the_disk(life: Life, kept: Node) -> None:
+    for step in (1, 3, 5):
+        put_step(kept, step)
+    copy_all(kept)
+    assert [at_memory for _, at_memory in places(life).values()] == [False, True, True]
+    assert life.power_cut().get("run", 1, "a") == DATA
+
+
+def test_a_durable_step_leaves_memory_without_touching_the_disk(life: Life, kept: Node) -> None:
+    put_step(kept, 1)
+    kept.drain.drain_all()
+    kept.drain.publish_all()
+    for step in (3, 5):
+        put_step(kept, step)
+    copy_all(kept)
+    assert places(life)[1] == (ShardState.EVICTED, False)
+    assert kept.store.space.used_bytes == 0
+    assert kept.get("run", 1, "a") == DATA
+
+
+def test_who_waits_for_local_has_the_step_copied(life: Life, kept: Node) -> None:
+    put_step(kept, 1)
+    copy_all(kept)
+    wanted = kept.checkpoints.level_reached("run", 1, None, Level.LOCAL)
+    assert wanted.look() is None
+    copy_all(kept)
+    assert wanted.look() is not None
+    assert life.power_cut().get("run", 1, "a") == DATA
+
+
+def test_a_start_copies_what_the_one_before_kept_in_memory(life: Life, kept: Node) -> None:
+    put_step(kept, 1)
+    life.node.die()
+    node = life.start(local_every=2)
+    copy_all(node)
+    assert places(life) == {1: (ShardState.DIRTY, False)}
+    assert node.get("run", 1, "a") == DATA
