@@ -3,7 +3,7 @@
 The site is laid like the repository: what README.md leads to, page by page, lies where it lies
 here, and with it each file that a page links to. So one link is right on every host of the
 repository, on disk and on the site. The pages that came out are then looked through once more: what
-a browser would ask for must be there.
+a browser would ask for must be there. The search is docs/search.js, in place of zensical's own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 from tools.pages import ROOT
 
 README, STYLE = ROOT / "README.md", ROOT / "docs" / "site.css"
+SEARCH = ROOT / "docs" / "search.js"
 NOTES = ROOT / "docs" / "design"
 BUILD = ROOT / "build"
 SOURCE, SITE = BUILD / "site-source", BUILD / "site"
@@ -122,6 +123,8 @@ def main() -> int:
     (BUILD / "mkdocs.yml").write_text(f"{settings}nav: {json.dumps(nav)}\n", encoding="utf-8")
     build = (Path(sys.argv[1]).absolute(), "build", "--strict", "--clean")
     done = subprocess.run(build, cwd=BUILD, check=False)
+    (worker,) = SITE.glob("assets/javascripts/workers/search.*.js")
+    shutil.copyfile(SEARCH, worker)
     dead = sorted(set(dead_links(SITE)))
     sys.stderr.write("".join(f"Error: {each}\n" for each in dead))
     return 1 if done.returncode or dead else 0
