@@ -33,13 +33,14 @@ class Stack:
     docker: Docker
     settings: dict[str, str]
     project: str = PROJECT
+    files: tuple[str, ...] = ("docker-compose.yml",)
 
     def compose(self, *arguments: str) -> str:
         """Run compose; what it printed. AssertionError, with that, where it fails."""
         files = (
             *("--project-name", self.project),
             *("--env-file", os.devnull),
-            *("--file", str(ROOT / "docker-compose.yml")),
+            *(f"--file={ROOT / file}" for file in self.files),
         )
         return self.docker.compose(*files, *arguments, extra=self.settings, timeout_seconds=600)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import secrets
 import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,12 @@ class Nodes:
         self.running[name] = node
         node.up()
 
+    def start_three(self) -> None:
+        store = {"SEAWEEDFS_ADDRESS": self.bridge, "SEAWEEDFS_S3_PORT": self.s3_port}
+        self.start("node-a", profiles="store", **store)
+        self.start("node-b")
+        self.start("node-c")
+
     def client(self, name: str) -> Client:
         return Client(f"unix://{self.folder}/{name}/cachetier.sock", fallback="wait")
 
@@ -72,23 +79,52 @@ class Nodes:
                 part.put(shard_of(step, rank), f"rank-{rank}")
 
 
-@pytest.fixture
-def nodes(stack: Stack) -> Iterator[Nodes]:
+@contextmanager
+def nodes_of(stack: Stack) -> Iterator[Nodes]:
+    """Lend a cluster that has no node yet."""
     described = json.loads(stack.docker.run("network", "inspect", "bridge"))
     subnet = ipaddress.ip_network(described[0]["IPAM"]["Config"][0]["Subnet"])
     folder = Path(tempfile.mkdtemp(prefix="ct-"))  # a socket's path is short
     folder.chmod(0o755)
     made = Nodes(stack, folder, str(next(subnet.hosts())))
     try:
-        store = {"SEAWEEDFS_ADDRESS": made.bridge, "SEAWEEDFS_S3_PORT": made.s3_port}
-        made.start("node-a", profiles="store", **store)
-        made.start("node-b")
-        made.start("node-c")
         yield made
     finally:
         for node in made.running.values():
             node.down()
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def nodes(stack: Stack) -> Iterator[Nodes]:
+    with nodes_of(stack) as made:
+        made.start_three()
+        yield made
+
+
+def test_three_nodes_that_are_peers_read_a_step_from_the_store_once(
+    stack: Stack, tmp_path: Path
+) -> None:
+    token = tmp_path / "peers.token"
+    token.write_text(secrets.token_hex(32))
+    os.chown(token, OWNER, OWNER)
+    token.chmod(0o400)
+    settings = {"PEERS_NETWORK": "acceptance-peers", "PEERS_TOKEN_FILE": str(token)}
+    files = (*stack.files, "deploy/compose-peers.yml")
+    stack.docker.run("network", "create", settings["PEERS_NETWORK"])
+    try:
+        with nodes_of(replace(stack, files=files, settings=stack.settings | settings)) as nodes:
+            nodes.start_three()
+            nodes.save(1, "node-a")
+            with nodes.client("node-a") as client:
+                client.wait(RUN, 1, "durable", 60)
+            for name in ("node-b", "node-c"):
+                nodes.verb(name, "restore", RUN)
+                came = json.loads(nodes.verb(name, "status", "--json"))["restore"]
+                assert came["from_peers_bytes"] == len(shard_of(1, 0))
+                assert came["from_remotes_bytes"] == 0
+    finally:
+        stack.docker.run("network", "rm", settings["PEERS_NETWORK"])
 
 
 def test_a_node_is_upgraded_under_a_job_and_another_is_lost_and_replaced(nodes: Nodes) -> None:

@@ -52,6 +52,26 @@ def test_the_service_accepts_the_environment_that_compose_gives_it(
     assert str(settings.socket_path).startswith("/run/cachetier/")
 
 
+def test_nodes_of_compose_find_their_peers_by_the_alias_that_all_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    beside = document(DEPLOY / "compose-peers.yml")
+    service = beside["services"]["cachetier"]
+    for name, value in {**ENVIRONMENT, **service["environment"]}.items():
+        monkeypatch.setenv(name, interpolated(str(value)))
+
+    peers = config.load().peers
+
+    (alias,) = service["networks"]["peers"]["aliases"]
+    assert peers.nodes == (f"{alias}:{config.address_of_door(peers.listen)[1]}",)
+    assert peers.trust == f"/run/secrets/{service['secrets'][0]}"
+    assert beside["secrets"].keys() == {*service["secrets"]}
+    assert service["networks"].keys() == {"default", *beside["networks"]}  # S3, and the scrape
+    text = (DEPLOY / "compose-peers.yml").read_text()
+    for command in re.findall(r"^#     (.+?)  ", text, re.MULTILINE):
+        assert command in (ROOT / "docs" / "compose.md").read_text()
+
+
 def test_compose_waits_until_the_service_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, interpolated(str(value)))
