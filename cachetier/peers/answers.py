@@ -23,8 +23,7 @@ from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
-from cachetier.restore.one_fetch import OneFetch, WantedBlocks
-from cachetier.restore.remote_shard import RemoteShard
+from cachetier.restore.one_fetch import Flight, OneFetch, WantedBlocks
 from cachetier.restore.restore import Restore
 
 BEAT_SECONDS = 0.25  # a peer that waits hears so often that this node is alive
@@ -87,12 +86,12 @@ class PeerAnswers:
             raise InvalidRequestError(f"shard {shard.name} has {last} blocks")
         with ExitStack() as held:
             on_disk = self._on_disk(shard, held)
-            remote: RemoteShard | None = None
+            flight: Flight | None = None
             for number in range(first, end):
                 block = self._arrived(shard, number) or on_disk(number)
                 while block is None:
-                    remote = remote or self._remote(shard, wanted)
-                    block = self._fetched(shard, number, remote, wanted)
+                    flight = flight or self._flight(shard, number, end, wanted)
+                    block = flight.block(number, BEAT_SECONDS)
                     if block is None:
                         yield None
                         block = self._arrived(shard, number)
@@ -157,20 +156,13 @@ class PeerAnswers:
         finally:
             os.close(descriptor)
 
-    def _remote(self, shard: Shard, wanted: WantedBlocks) -> RemoteShard:
-        """Return the nearest remote copy, for blocks that are not on this node."""
+    def _flight(self, shard: Shard, first: int, end: int, wanted: WantedBlocks) -> Flight:
+        """Return the range that this node fetches for all: the blocks that are not on it."""
         copies = () if wanted.held else self._restore.sources.of(shard)
         if not copies:
             raise NotFoundError(f"shard {shard.name} is not on this node", **shard.context)
-        return copies[0]
-
-    def _fetched(
-        self, shard: Shard, number: int, remote: RemoteShard, wanted: WantedBlocks
-    ) -> Bytes | None:
-        """Return a block of the range that this node fetches for all, if it comes in a moment."""
-        of_range = remote.blocks(wanted.first_block, wanted.count)
-        flight = self._one_fetch.flights.of(shard, remote, of_range)
-        return flight.block(number, BEAT_SECONDS)
+        of_range = copies[0].blocks(first, end - first)
+        return self._one_fetch.flights.of(shard, copies[0], of_range)
 
 
 def _awaited(future: Future[Result]) -> Generator[None, None, Result]:

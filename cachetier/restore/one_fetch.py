@@ -189,9 +189,13 @@ class Flights:
                     flight.ends(StoppingError("the node stops"))
 
     def of(self, shard: Shard, source: RemoteShard, wanted: Range) -> Flight:
-        """Return the flight of a range of ``shard``; it begins now, unless it has begun already."""
-        key = shard.version, wanted.first_block, len(wanted.sizes)
+        """Return a flight with a range of ``shard``; it begins now, unless it has begun already."""
+        first, end = wanted.first_block, wanted.first_block + len(wanted.sizes)
         with self._lock:
+            key = shard.version, first, end
+            for held, each in self._flights.items():
+                covers = held[0] == shard.version and held[1] <= first and end <= held[2]
+                key = held if covers and not each.failed else key
             flight = self._flights.pop(key, None)
             begins = flight is None or flight.failed
             flight = Flight() if flight is None or flight.failed else flight
@@ -317,15 +321,25 @@ class FetchRoute:
     def bring(
         self, source: RemoteShard, wanted: Range, write: Write, came: Callable[[int], None]
     ) -> None:
-        """Have a range written as ``RemoteShard.bring`` does, by a peer or from ``source``."""
+        """Have a range written as ``RemoteShard.bring`` does, by a peer or from ``source``.
+
+        Blocks that a peer sent before it failed are not asked for again.
+        """
         content, pace, peers = self.shard.content, self.one_fetch.pace, self.one_fetch.peers
+        first, end = wanted.first_block, wanted.first_block + len(wanted.sizes)
+
+        def has_come(block: int) -> None:
+            nonlocal first
+            first = max(first, block + 1)
+            came(block)
+
         for peer, held in self._order(wanted.first_block):
             there = _AtPeer(source.objects, peer, self.shard, held)
             copy = RemoteShard(there, peer.name, content, Stored.raw(content), peer.name)
-            blocks = copy.blocks(wanted.first_block, len(wanted.sizes))
+            blocks = copy.blocks(first, end - first)
             pace.await_turn(sum(blocks.sizes))
             try:
-                copy.bring(blocks, write, came)
+                copy.bring(blocks, write, has_come)
             except NotFoundError:
                 self.holders.discard(peer.name)
             except CachetierError as error:
@@ -335,9 +349,10 @@ class FetchRoute:
                 tell(log, events.PEER_SKIPPED, peer=peer.name, reason=error.message, **ids)
             else:
                 pace.count(peer.name, sum(blocks.sizes))
+            if first == end:
                 return
-        flight = self.one_fetch.flights.of(self.shard, source, wanted)
-        for number in range(wanted.first_block, wanted.first_block + len(wanted.sizes)):
+        flight = self.one_fetch.flights.of(self.shard, source, source.blocks(first, end - first))
+        for number in range(first, end):
             while (block := flight.block(number, LOOK_SECONDS)) is None:
                 pass  # whoever reads it gives up in the end: see its policy
             write(block, number * BLOCK_BYTES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -14,7 +15,7 @@ from cachetier_client.bucket_format.stored import Codec
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.carriers.stored_blocks import StoredBlocks
-from cachetier.errors import IntegrityError, RemoteError, StoppingError
+from cachetier.errors import IntegrityError, RemoteError, StoppingError, TransientError
 from cachetier.local.catalog import shards
 from cachetier.model.shard import Shard
 from cachetier.restore.one_fetch import FLIGHTS_AT_ONCE, HELD_SECONDS, Flights, ranked
@@ -25,6 +26,7 @@ from tests.stateful.fake_drain import REMOTE
 from tests.stateful.node import Node, content_of
 
 DATA = random.Random(40).randbytes(5 * BLOCK_BYTES + 77)
+TWO = DATA[: 2 * BLOCK_BYTES]  # blocks: one range
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def lab(tmp_path: Path, clock: FakeClock, vfs: str) -> Iterator[PeerLab]:
 def saver(tmp_path: Path, lab: PeerLab, clock: FakeClock, vfs: str) -> Iterator[Node]:
     """A node outside the cluster that has published the step."""
     saver = Node(tmp_path / "saver", lab.remote, clock, vfs=vfs)
-    lab.publish(saver, {"a": DATA, "small": DATA[:100_000]})
+    lab.publish(saver, {"a": DATA, "small": DATA[:100_000], "two": TWO})
     yield saver
     saver.close()
 
@@ -106,6 +108,24 @@ def test_a_fetcher_that_dies_half_way_costs_what_it_had_not_sent(lab: PeerLab) -
     assert lab.restore_all("a", others) == [DATA] * 3
     assert any(peer.asked["blocks"] for peer in lab.seen(victim.name)), "nobody was to wait for it"
     assert lab.read_bytes == len(DATA)
+
+
+@pytest.mark.usefixtures("saver")
+def test_blocks_that_a_killed_fetcher_had_sent_are_not_read_again(lab: PeerLab) -> None:
+    victim, others = lab.fetcher_and_others("two")
+    for peer in lab.seen(victim.name):
+        peer.spoil = partial(_killed_after, [None])
+    assert lab.restore_all("two", others) == [TWO] * 3
+    assert victim.objects.read_bytes == 2 * BLOCK_BYTES
+    assert sum(node.objects.read_bytes for node in others) == BLOCK_BYTES
+
+
+def _killed_after(blocks: list[None], sent: bytes) -> bytes:
+    if len(sent) == BLOCK_BYTES and not blocks:
+        raise TransientError("killed")
+    if len(sent) == BLOCK_BYTES:
+        blocks.pop()
+    return sent
 
 
 @pytest.mark.usefixtures("saver")
