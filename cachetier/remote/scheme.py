@@ -68,10 +68,8 @@ class RemoteScheme(Protocol):
     def endpoint(self, remote: RemoteSettings) -> tuple[str, str] | None:
         """Return what names the HTTP endpoint of the calls, and its URL; None if nothing does.
 
-        ``configured_endpoint`` is what the files of a profile name then; reading them takes longer.
+        What files of the store's own configuration name, only ``resolved`` knows.
         """
-
-    def configured_endpoint(self, remote: RemoteSettings) -> str | None: ...
 
     def for_clients(self, remote: RemoteSettings) -> dict[str, Any]:
         """Return what clients learn, so that they reach the remote while the service is away.

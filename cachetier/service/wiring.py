@@ -68,9 +68,9 @@ def remotes_of(settings: Settings) -> list[RemoteSettings]:
 
 
 def refuse_own_door(settings: Settings, remotes: Sequence[RemoteSettings]) -> None:
-    """Refuse ``remotes`` that the AWS configuration would lead to our own S3 door.
+    """Refuse ``remotes``, as they were resolved, that would lead to our own S3 door.
 
-    What settings and variables say the settings have checked; both go before it.
+    What settings and variables say is checked by then: it is the AWS configuration that does.
 
     Raises:
         ConfigError: Says which.
@@ -78,9 +78,8 @@ def refuse_own_door(settings: Settings, remotes: Sequence[RemoteSettings]) -> No
     if settings.s3_address is None:
         return
     for remote in remotes:
-        url = scheme_of(remote).configured_endpoint(remote)
-        found = None if url is None else ("the endpoint ", url)
         try:
+            found = scheme_of(remote).endpoint(remote)
             check_own_door(f"`{remote.name}`", found, settings.s3_address, settings.hosts)
         except ValueError as error:
             hint = "It is the `endpoint_url` of a profile in the AWS configuration."

@@ -28,7 +28,7 @@ from cachetier.remote.s3 import boto_client, reconnecting
 from cachetier.remote.s3.boto_client import Credentials, connect
 from cachetier.remote.s3.inquiry import found_style
 from cachetier.remote.s3.reconnecting import Renewed
-from cachetier.remote.s3.scheme import FOUND_FILE, keep, resolved
+from cachetier.remote.s3.scheme import FOUND_FILE, for_clients, identity, keep, resolved
 from cachetier.remote.s3.store import S3ObjectStore
 from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
@@ -230,6 +230,27 @@ def test_a_setting_and_the_aws_configuration_are_obeyed_without_asking(
         assert resolved(remote_at(server), tmp_path).addressing_style == "virtual"
         assert found_style(remote_at(server, addressing_style="path")) == "path"
         assert server.asked == []
+
+
+def test_an_endpoint_of_the_environment_is_what_clients_and_peers_hear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote = RemoteSettings("durable", BUCKET)
+    named = replace(remote, endpoint="http://127.0.0.1:1")
+
+    def heard() -> object:
+        return for_clients(resolved(remote, tmp_path))["endpoint"]
+
+    assert heard() is None
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    assert heard() == "http://127.0.0.1:1"
+    assert identity(resolved(remote, tmp_path)) == identity(named)
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "true")
+    assert heard() is None
+    monkeypatch.undo()
+    (tmp_path / "aws").write_text("[default]\nendpoint_url = http://127.0.0.1:1\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws"))
+    assert heard() == "http://127.0.0.1:1"
 
 
 @pytest.mark.usefixtures("names")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 # Where botocore takes an endpoint from that nobody set, the first one first.
 ENDPOINT_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+IGNORE_VARIABLE = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS"
 FOUND_FILE = "found.json"  # the properties of stores that were found out, beside the catalog
 STYLES: tuple[AddressingStyle, ...] = ("path", "virtual")
 START_SECONDS = 10.0
@@ -53,13 +54,9 @@ def endpoint(remote: RemoteSettings) -> tuple[str, str] | None:
     if remote.endpoint is not None:
         return "the endpoint ", remote.endpoint
     named = next((each for each in ENDPOINT_VARIABLES if os.environ.get(each)), None)
+    if os.environ.get(IGNORE_VARIABLE, "").lower() == "true":
+        named = None
     return None if named is None else (f"{named}=", os.environ[named])
-
-
-def configured_endpoint(remote: RemoteSettings) -> str | None:
-    from cachetier.remote.s3.boto_client import endpoint_of_profile
-
-    return None if endpoint(remote) else endpoint_of_profile(remote.profile)
 
 
 def for_clients(remote: RemoteSettings) -> dict[str, Any]:
@@ -80,8 +77,12 @@ def resolved(remote: RemoteSettings, directory: Path) -> RemoteSettings:
 
     Nobody waits long for an answer: a client of ``auto`` asks again.
     """
+    from cachetier.remote.s3.boto_client import endpoint_of_profile
     from cachetier.remote.s3.inquiry import found_style
 
+    # Clients and peers hear of it, and they have another environment.
+    _, url = endpoint(remote) or ("", endpoint_of_profile(remote.profile))
+    remote = replace(remote, endpoint=url)
     kept = _kept(directory).get(remote.place, ())
     if "readback" in kept and "checksum" not in remote.stated:
         remote = replace(remote, verify="readback")
