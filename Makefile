@@ -31,6 +31,7 @@ help:  ## List the targets
 setup: $(STAMPS)/distributions $(STAMPS)/torch  ## Create .venv and install everything, pinned (quick when done)
 
 check: setup  ## Lint, format, types, import layers, dependencies, spelling, plain words
+	@echo '==> merges'; ! git grep --line-number --extended-regexp '^(<<<<<<<|>>>>>>>) ' -- . ':!tests/crash/golden'
 	@echo '==> ruff'; $(VENV)/bin/ruff check $(SOURCES) && $(VENV)/bin/ruff format --check $(SOURCES)
 	@echo '==> mypy'; $(VENV)/bin/mypy $(SOURCES)
 	@echo '==> import-linter'; $(VENV)/bin/lint-imports --no-cache
