@@ -109,7 +109,7 @@ def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
         socket_mode=settings.socket_permissions,
         allowed_uids=settings.allowed_uids.union(*(each.uid for each in settings.tenants)),
         allow_volatile=settings.allow_volatile,
-        remotes=settings.remotes,
+        remotes=settings.buckets,
         drain_threads=parsed_cores(settings.drain_cores)[0],
         block_copies=settings.block_copies,
         tls=settings.tls_files,
@@ -348,7 +348,7 @@ def _measured(bench: ObjectBench) -> Measured:
 
 
 def _which(settings: Settings, replica: str | None) -> RemoteSettings:
-    durable, *replicas = settings.remotes
+    durable, *replicas = settings.buckets
     if replica is None:
         return durable
     known = {each.name: each for each in replicas}

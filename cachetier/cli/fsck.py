@@ -142,7 +142,7 @@ def _remotes(settings: Settings) -> list[Remote]:
     from cachetier.remote.bucket import Remote
     from cachetier.remote.factory import open_remote
 
-    return [Remote(each.name, open_remote(each)) for each in settings.remotes]
+    return [Remote(each.name, open_remote(each)) for each in settings.buckets]
 
 
 def _mounts(settings: Settings) -> MountBuckets:

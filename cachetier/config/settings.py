@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from cachetier.access.principals import OWNER
 from cachetier.access.tokens import TOKENS_FILE
@@ -78,11 +79,11 @@ from cachetier.model.backpressure import WhenFull
 from cachetier.model.bandwidth import parsed_bandwidth, parsed_rate
 from cachetier.model.compression import WANTED, Rules
 from cachetier.model.keep import Keep
-from cachetier.model.names import DURABLE
+from cachetier.model.names import DURABLE, PEERS_NAME, STORE_ID_NAME
 from cachetier.model.objects import Mount
 from cachetier.parsers import address_of, capacity_of, host_of, table_of, why_not_open
 from cachetier.remote.scheme import scheme_of
-from cachetier.remote.settings import RemoteSettings
+from cachetier.remote.settings import NeighbourSettings, RemoteSettings
 from cachetier.tls import TlsFiles
 
 SOCKET_NAME = "cachetier.sock"
@@ -164,6 +165,14 @@ class PeerSettings:
         "File with a token that all peers share, or PEM file of the CA of their certificates.",
     )
     domain: str = setting(TEXT, "", "Failure domain of this node: a rack, a zone.")
+    copies: int = setting(
+        whole(0, 2),
+        0,
+        "Peers of other failure domains that keep each step until it is durable; 0 for none.",
+    )
+    room: str = setting(
+        BUDGET, "20%", "Room for copies of other nodes: a size, or a share of `capacity`."
+    )
 
 
 def _read_peers(value: object) -> PeerSettings:
@@ -286,8 +295,8 @@ class Settings:
     peers: PeerSettings = setting(
         PEERS,
         PeerSettings(),
-        "Nodes that read each range of a restore from the bucket once: a table with `nodes`, "
-        "`listen`, `trust` and `domain`; see docs/remotes.md.",
+        "Nodes that read each range of a restore from the bucket once, and may keep copies: a "
+        "table with `nodes`, `listen`, `trust`, `domain`, `copies`, `room`; see docs/remotes.md.",
     )
     when_full: WhenFull = setting(
         one_of(*WhenFull),
@@ -452,8 +461,36 @@ class Settings:
     @property
     def remotes(self) -> list[RemoteSettings]:
         """The durable remote, then the replicas in the order of the settings: of nearness."""
+        return [*self.buckets[:1], *self._copies, *self.buckets[1:]]
+
+    @property
+    def buckets(self) -> list[RemoteSettings]:
+        """The durable remote and the replicas, without the peers."""
         replicas = self.replicas.items()
         return [self.durable, *(RemoteSettings.of(name, vars(each)) for name, each in replicas)]
+
+    @property
+    def neighbours(self) -> NeighbourSettings | None:
+        """The peers, if there are any, and how to reach them."""
+        if not self.peers.trust:
+            return None
+        place = " ".join(filter(None, scheme_of(self.durable).identity(self.durable)))
+        return NeighbourSettings(
+            self.peers.nodes,
+            self.peers.listen.removeprefix(CLEAR_TEXT),
+            self.peers.trust,
+            tuple(map(str, self.tls)),
+            quote(place, safe="/: "),
+            self.peers.domain,
+            str(self.cache_dir / STORE_ID_NAME),
+            self.peers.copies,
+        )
+
+    @property
+    def _copies(self) -> list[RemoteSettings]:
+        found = self.neighbours if self.peers.copies else None
+        remote = RemoteSettings(PEERS_NAME, "", role="replica", scheme="peers", neighbours=found)
+        return [remote] if found is not None else []
 
     @property
     def rules(self) -> Rules:
@@ -471,6 +508,10 @@ class Settings:
     def capacity_bytes(self, filesystem_bytes: int) -> int:
         """Return the budget on a filesystem of ``filesystem_bytes``."""
         return capacity_of(self.capacity, filesystem_bytes)
+
+    def room_bytes(self, capacity_bytes: int) -> int:
+        """Return how much of the budget is for copies of other nodes."""
+        return capacity_of(self.peers.room, capacity_bytes) if self.peers.copies else 0
 
     @property
     def promised_bytes(self) -> int:
@@ -492,6 +533,8 @@ class Settings:
                 raise ValueError(why_not)
         if bool(self.peers.nodes) != bool(self.peers.trust) or not self.peers.listen:
             raise ValueError("set both of `peers.nodes` and `peers.trust`, or none")
+        if self.peers.copies and not self.peers.nodes:
+            raise ValueError("`peers.copies` wants `peers.nodes` and `peers.trust`")
         self._check_s3()
         self._check_sockets()
 

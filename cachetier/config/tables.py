@@ -52,7 +52,7 @@ from cachetier.config.types import (
     whole,
 )
 from cachetier.model.levels import Level
-from cachetier.model.names import DURABLE
+from cachetier.model.names import DURABLE, PEERS_NAME
 from cachetier.model.objects import DEFAULT_MARKERS, Mode, Mount, Order
 from cachetier.parsers import capacity_of, is_loopback, table_of
 from cachetier.remote.scheme import scheme_of
@@ -433,10 +433,11 @@ def check_remotes(remotes: Sequence[RemoteSettings]) -> None:
     places: dict[tuple[str, str, str], str] = {}
     for remote in remotes:
         name = remote.name
-        if places and (not _NAME.fullmatch(name) or name == DURABLE):
+        taken = name == DURABLE or (name == PEERS_NAME and remote.neighbours is None)
+        if places and (not _NAME.fullmatch(name) or taken):
             raise ValueError(
                 f"{name!r} cannot be the name of a replica: a lower-case letter first, then up to "
-                f"30 of a-z 0-9 -, and not {DURABLE!r}"
+                f"30 of a-z 0-9 -, and neither {DURABLE!r} nor {PEERS_NAME!r}"
             )
         place = scheme_of(remote).identity(remote)
         if place in places:

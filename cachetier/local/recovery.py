@@ -44,11 +44,11 @@ from cachetier.local.files.space import Space
 from cachetier.local.lost_and_found import LostAndFound
 from cachetier.local.store import OnDiskError, Store
 from cachetier.model.lifecycle import ShardState
+from cachetier.model.names import STORE_ID_NAME
 from cachetier.model.policy import DRAIN_ALL, Policy
 from cachetier.model.shard import Shard, in_memory
 
 CATALOG_NAME = "catalog.db"
-STORE_ID_NAME = "store-id"
 
 
 @dataclass(frozen=True, slots=True)

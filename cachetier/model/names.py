@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+STORE_ID_NAME = "store-id"  # the file in the cache directory that says which store it is
 DURABLE = "durable"  # the remote that is the system of record: no replica may be called so
+PEERS_NAME = "peers"  # the replica that the nodes of the cluster are to each other
 
 
 def is_hidden(run: str) -> bool:

@@ -23,7 +23,8 @@ from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
-from cachetier.restore.one_fetch import Flight, OneFetch, WantedBlocks
+from cachetier.remote.neighbours.client import WantedBlocks
+from cachetier.restore.one_fetch import Flight, OneFetch
 from cachetier.restore.restore import Restore
 
 BEAT_SECONDS = 0.25  # a peer that waits hears so often that this node is alive

@@ -1,7 +1,8 @@
 """The door for peers: a thread for each connection, which sends blocks from memory as they come.
 
-The web framework of the other doors is left out: all that is asked are four plain questions, by
-nodes that are in a list, and blocking calls answer them. Nobody else gets as far as a handshake.
+The web framework of the other doors is left out: all that is asked are four plain questions, and
+the calls of an ``ObjectStore`` on the objects that this node keeps, by nodes that are in a list.
+Blocking calls answer them. Nobody else gets as far as a handshake.
 """
 
 from __future__ import annotations
@@ -17,16 +18,33 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Any
+from io import BufferedIOBase
+from typing import Any, get_type_hints
 from urllib.parse import parse_qsl, urlsplit
 
+import msgspec
 from cachetier_client.io.digests import from_hex
 
 from cachetier.errors import CachetierError, ForbiddenError, NotFoundError
 from cachetier.peers.answers import Bytes, PeerAnswers
-from cachetier.peers.client import ALIVE, BYTES, ERROR, PATH
-from cachetier.peers.membership import Membership, NodeIdentity
-from cachetier.restore.one_fetch import WantedBlocks
+from cachetier.peers.keeper import KeptObjects
+from cachetier.remote.neighbours.client import (
+    ALIVE,
+    BYTES,
+    CALL_LENGTH_BYTES,
+    ERROR,
+    ERROR_CODE,
+    PATH,
+    WantedBlocks,
+)
+from cachetier.remote.neighbours.membership import (
+    BUCKET,
+    STORE,
+    VERSION,
+    Membership,
+    NodeIdentity,
+)
+from cachetier.remote.stall_guard import SLICE_BYTES
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 from cachetier.tls import Tls
@@ -35,13 +53,15 @@ log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 30.0
 CONNECTIONS = 512
-STORE, BUCKET, VERSION = "Cachetier-Store", "Cachetier-Bucket", "Cachetier-Version"
-
-
-def headers_of(own: NodeIdentity, token: str) -> dict[str, str]:
-    """Return what each request to a peer says."""
-    names = {STORE: own.store, BUCKET: own.bucket, VERSION: str(own.version)}
-    return {**names, "Authorization": f"Bearer {token}"} if token else names
+KEPT = f"{PATH}/kept/"
+# What a peer may do with the objects that are kept here, each by the arguments of its method.
+OPERATIONS = {
+    name: get_type_hints(getattr(KeptObjects, name))
+    for name in (
+        *("head", "put", "delete", "listed", "create_upload", "upload_part"),
+        *("list_parts", "complete_upload", "abort_upload", "list_uploads"),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +70,7 @@ class _Door:
     answers: PeerAnswers
     token: str
     tls: Tls | None
+    keeper: KeptObjects | None
 
 
 class PeerDoor(socketserver.ThreadingTCPServer):
@@ -66,11 +87,12 @@ class PeerDoor(socketserver.ThreadingTCPServer):
         *,
         token: str = "",
         tls: Tls | None = None,
+        keeper: KeptObjects | None = None,
     ) -> None:
         super().__init__(listener.getsockname()[:2], _PeerRequest, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
-        self.door = _Door(membership, answers, token, tls)
+        self.door = _Door(membership, answers, token, tls, keeper)
         self._places = threading.Semaphore(CONNECTIONS)
         self._open: set[socket.socket] = set()
         self._thread = threading.Thread(target=self.serve_forever, name="peers-door", daemon=True)
@@ -113,6 +135,32 @@ class PeerDoor(socketserver.ThreadingTCPServer):
         """Say nothing of a caller who hung up."""
 
 
+class _SentBody:
+    """The body of a request, which can be read once: a call, its length before it, and bytes."""
+
+    def __init__(self, file: BufferedIOBase, size_bytes: int) -> None:
+        self.size_bytes = self._left = size_bytes
+        self._file = file
+
+    def call(self) -> bytes:
+        """Return the call; the bytes behind it are left."""
+        length = int.from_bytes(self._file.read(CALL_LENGTH_BYTES))
+        if CALL_LENGTH_BYTES + length > self._left:
+            raise ValueError("the call is longer than the body")
+        call = self._file.read(length)
+        self.size_bytes = self._left = self._left - CALL_LENGTH_BYTES - length
+        return call
+
+    def __iter__(self) -> Iterator[memoryview]:
+        buffer = memoryview(bytearray(min(self._left, SLICE_BYTES)))
+        while self._left:
+            count = self._file.readinto(buffer[: self._left])
+            if not count:
+                raise ConnectionResetError("the body broke off")
+            self._left -= count
+            yield buffer[:count]
+
+
 class _PeerRequest(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = IDLE_SECONDS
@@ -140,6 +188,55 @@ class _PeerRequest(BaseHTTPRequestHandler):
             self._say(HTTPStatus.BAD_REQUEST, b"the question is no such question")
         except CachetierError as error:
             self._say(error.http_status, error.message.encode())
+
+    def do_POST(self) -> None:
+        """Do one operation on the objects that are kept here."""
+        body = _SentBody(self.rfile, int(self.headers.get("Content-Length", "0")))
+        try:
+            self._refuse_strangers()
+            parts = urlsplit(self.path)
+            if not parts.path.startswith(KEPT):
+                raise NotFoundError("there is no such route")
+            self._keep(parts.path.removeprefix(KEPT), json.loads(body.call()), body)
+        except CachetierError as error:
+            self._refuse(body, error.http_status, error.message, error.code)
+        except (KeyError, TypeError, ValueError):
+            self._refuse(body, HTTPStatus.BAD_REQUEST, "the question is no such question")
+
+    def _keep(self, operation: str, call: dict[str, Any], body: _SentBody) -> None:
+        keeper = self.server.door.keeper
+        if keeper is None:
+            raise NotFoundError("this node keeps no copies for others")
+        if operation == "read":
+            self._send_kept(call["size_bytes"], keeper.pieces(**call))
+            return
+        types = OPERATIONS[operation]
+        arguments = {name: msgspec.convert(value, types[name]) for name, value in call.items()}
+        if "body" in types:
+            arguments["body"] = body
+        found = getattr(keeper, operation)(**arguments)
+        found = list(found) if isinstance(found, Iterator) else found
+        self._say(HTTPStatus.OK, msgspec.json.encode(found))
+
+    def _send_kept(self, size_bytes: int, pieces: Iterator[memoryview]) -> None:
+        """Send a range; an error before its first byte is a status, one later ends it early."""
+        first = next(pieces, memoryview(b""))
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Length", str(size_bytes))
+        self.end_headers()
+        self.wfile.write(first)
+        self.close_connection = True
+        with suppress(CachetierError):
+            for each in pieces:
+                self.wfile.write(each)
+            self.close_connection = False
+
+    def _refuse(self, body: _SentBody, status: int, message: str, code: str = "") -> None:
+        """Answer with an error, once the caller has sent all: it would not read it before."""
+        with suppress(OSError):
+            for _ in body:
+                pass
+        self._say(status, message.encode(), {ERROR_CODE: code})
 
     def _refuse_strangers(self) -> None:
         door, where = self.server.door, str(self.client_address[0])
@@ -200,8 +297,10 @@ class _PeerRequest(BaseHTTPRequestHandler):
         self.wfile.write(data)
         self.wfile.write(b"\r\n")
 
-    def _say(self, status: int, body: bytes) -> None:
+    def _say(self, status: int, body: bytes, headers: Mapping[str, str] = {}) -> None:
         self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -101,6 +101,32 @@ class ListedPage:
     next_after: str | None
 
 
+def listing_of(keys: Iterable[str], prefix: str, delimiter: str | None) -> Listing:
+    """Return the listing of a store that has these keys."""
+    found: list[str] = []
+    prefixes: dict[str, None] = {}
+    for key in sorted(key for key in keys if key.startswith(prefix)):
+        head, mark, _ = key[len(prefix) :].partition(delimiter) if delimiter else (key, "", "")
+        if mark:
+            prefixes[prefix + head + mark] = None
+        else:
+            found.append(key)
+    return Listing(tuple(found), tuple(prefixes))
+
+
+def page_of(
+    objects: Iterable[ListedObject], prefix: str, delimiter: str, after: str, limit: int
+) -> ListedPage:
+    """Return a page of the listing of a store that has these objects."""
+    found = {each.key: each for each in objects}
+    whole = listing_of(found, prefix, delimiter)
+    page = sorted(each for each in (*whole.keys, *whole.prefixes) if each > after)
+    shown, more = page[:limit], len(page) > limit
+    prefixes = tuple(each for each in shown if each not in found)
+    listed = tuple(found[each] for each in shown if each in found)
+    return ListedPage(listed, prefixes, shown[-1] if more else None)
+
+
 class RangeSink(Protocol):
     """Takes the bytes of a range as they come, so that no buffer has to hold them all."""
 

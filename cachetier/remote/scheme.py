@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cachetier.remote.fair_slots import AT_ONCE
+from cachetier.remote.neighbours import scheme as neighbours
 from cachetier.remote.s3 import scheme as s3
 from cachetier.remote.settings import RemoteSettings
 
@@ -108,7 +109,7 @@ class RemoteScheme(Protocol):
         """
 
 
-SCHEMES: dict[str, RemoteScheme] = {"s3": s3}
+SCHEMES: dict[str, RemoteScheme] = {"s3": s3, "peers": neighbours}
 
 
 def scheme_of(remote: RemoteSettings) -> RemoteScheme:

@@ -18,6 +18,31 @@ AddressingStyle = Literal["auto", "path", "virtual"]
 
 
 @dataclass(frozen=True, slots=True)
+class NeighbourSettings:
+    """The other nodes of the cluster, and how to reach them.
+
+    Args:
+        nodes: Where they listen, as ``host:port``.
+        listen: Where this node listens.
+        trust: The file of `peers.trust`.
+        tls: The files of `tls`.
+        place: What names the bucket to the others.
+        domain: The failure domain of this node.
+        store_id_file: It has the id of this node.
+        copies: How many of them keep each object.
+    """
+
+    nodes: tuple[str, ...]
+    listen: str
+    trust: str
+    tls: tuple[str, ...]
+    place: str
+    domain: str
+    store_id_file: str
+    copies: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class RemoteSettings:
     """One bucket to drain to and restore from.
 
@@ -39,6 +64,7 @@ class RemoteSettings:
         at_rest: How objects are encrypted, and their storage class.
         profile: The AWS profile whose credentials it takes; None for the usual chain.
         scheme: Its kind; see ``cachetier.remote.scheme``.
+        neighbours: What it is, if its kind is ``peers``.
     """
 
     name: str
@@ -56,6 +82,7 @@ class RemoteSettings:
     stated: tuple[str, ...] = ()
     at_rest: AtRest = AS_THE_BUCKET_DOES
     scheme: str = "s3"
+    neighbours: NeighbourSettings | None = None
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any]) -> RemoteSettings:

@@ -13,10 +13,9 @@ document against the digest that its reader knows.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -31,6 +30,8 @@ from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.remote.base import Into, ObjectStore, room_of
 from cachetier.remote.fair_slots import FairSlots
+from cachetier.remote.neighbours.client import WantedBlocks
+from cachetier.remote.neighbours.membership import ranked
 from cachetier.remote.wrapped import WrappedObjectStore
 from cachetier.restore.pace import RestorePace
 from cachetier.restore.remote_shard import Range, RemoteShard
@@ -47,20 +48,6 @@ PEERS_TRIED = 3
 HELD_SECONDS = 10.0
 ASKED_AT_ONCE = 16
 LOOK_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class WantedBlocks:
-    """Blocks of a shard that a peer is asked for; ``held``: only if they are on its disk."""
-
-    run: str
-    step: int
-    save_id: str
-    name: str
-    digest: int
-    first_block: int
-    count: int
-    held: bool = False
 
 
 class PeerNode(Protocol):
@@ -98,13 +85,6 @@ class Peers(Protocol):
 
     def failed(self, peer: PeerNode, error: CachetierError) -> None:
         """Note that a peer did not do what it was asked; it may be left out for a while."""
-
-
-def ranked(what: str, names: Iterable[str]) -> list[str]:
-    """Return ``names`` in the order in which they are responsible for ``what``, on every node."""
-    return sorted(
-        names, key=lambda name: hashlib.blake2b(f"{what}\0{name}".encode(), digest_size=8).digest()
-    )
 
 
 class Flight:

@@ -37,11 +37,11 @@ from cachetier.local.catalog import connection
 from cachetier.local.catalog.connection import sqlite_version
 from cachetier.local.files import data_files
 from cachetier.local.files.filesystem import checked_mount
-from cachetier.local.recovery import STORE_ID_NAME, Recovered, open_store
+from cachetier.local.recovery import Recovered, open_store
 from cachetier.local.store import Store
 from cachetier.model.backpressure import WhenFull
 from cachetier.model.keep import stays
-from cachetier.model.names import DURABLE
+from cachetier.model.names import DURABLE, STORE_ID_NAME
 from cachetier.model.objects import is_mount
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
@@ -54,8 +54,11 @@ from cachetier.reclaim.prune import prune_catalog
 from cachetier.reclaim.retention import Retention
 from cachetier.remote.answers import Answers
 from cachetier.remote.bucket import Bucket, Remote
+from cachetier.remote.factory import open_remote
 from cachetier.remote.mounted import MountBuckets
+from cachetier.remote.neighbours.store import NeighbourServer
 from cachetier.remote.scheme import scheme_of
+from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.fill import Room
 from cachetier.restore.knowledge import Knowledge
@@ -129,13 +132,13 @@ class Service:
         names = [DURABLE, *(each.name for each in self._replica_settings)]
         self._answers = {name: Answers(self._clock.now) for name in names}
         self._server = scheme_of(self._remote).server(self._remote, self._store_clock)
-        open_remote = opener_of(settings, self._remote, nursery)
-        self._opened = bucket or open_remote(self._remote, server=self._server)
-        self._open_remote = open_remote
+        self._open_remote = opener_of(settings, self._remote, nursery)
+        self._opened = bucket or self._open_remote(self._remote, server=self._server)
         self._bucket = self._answers[DURABLE].of(self._opened)
         refuse_own_door(settings, (self._remote, *self._replica_settings))
+        self._neighbours = NeighbourServer(found) if (found := settings.neighbours) else None
         self._replicas = [
-            Remote(each.name, self._answers[each.name].of(open_remote(each)))
+            Remote(each.name, self._answers[each.name].of(self._opened_replica(each)))
             for each in self._replica_settings
         ]
         self._open_drain = open_drain or self._supervisor
@@ -154,6 +157,11 @@ class Service:
         self.health_url: str | None = None
         self._grace = Countdown(settings.grace, self._clock)
         self._closing = ExitStack()
+
+    def _opened_replica(self, remote: RemoteSettings) -> Bucket:
+        if remote.neighbours is None:
+            return self._open_remote(remote)
+        return open_remote(remote, server=self._neighbours)
 
     # --- start -----------------------------------------------------------------------------------
 
@@ -198,12 +206,13 @@ class Service:
         disk = data_files.probe(cache_dir, known=cache_dir / STORE_ID_NAME)
         status = os.statvfs(cache_dir)
         capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)
+        self._room_bytes = settings.room_bytes(capacity_bytes)  # is taken from it for good
         policy = Policy(
             settings.durable_every, settings.supersede, settings.keep_local, settings.local_every
         )
         recovered = open_store(
             cache_dir,
-            capacity_bytes,
+            capacity_bytes - self._room_bytes,
             self._clock,
             policy=policy,
             on_fence=self._fenced,
@@ -256,7 +265,7 @@ class Service:
         self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
         self._passed_over = PassedOverCopies(self.metrics.passed_over)
         pace = restore_pace(settings, self._drain.queue.phases, clock)
-        self._peers = peers_of(settings, store, self._bucket, self._remote, pace)
+        self._peers = peers_of(self._neighbours, settings, self._bucket, pace, self._room_bytes)
         self._restore = Restore(
             store,
             self._bucket,
@@ -310,7 +319,12 @@ class Service:
             answers=self._answers,
             restore=self._restore.pace.figures,
             markers=self._ordering.waiting,
+            kept_for_peers_bytes=self._kept_for_peers_bytes,
         )
+
+    def _kept_for_peers_bytes(self) -> int:
+        keeper = self._peers.keeper if self._peers is not None else None
+        return keeper.used_bytes if keeper is not None else 0
 
     def _keeps_restored(self) -> bool:
         settings, space = self._settings, self.store.space
@@ -429,7 +443,7 @@ class Service:
         self._open_health_door(undo)
         if self._peers is not None:
             undo.callback(self._peers.stop)
-            self._peers.start(store=self.store, restore=self._restore)
+            self._peers.start(self.store, self._restore, self._changes)
         undo.callback(self._close_doors)  # first of all
         for door in self._sockets:
             door.start()

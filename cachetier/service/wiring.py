@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+import msgspec
 from cachetier_client.clock import Clock
 from cachetier_client.identity.remote_url import DEFAULT_REGION
 
@@ -139,9 +140,17 @@ def weights_of(settings: Settings) -> Weights:
 
 
 def replica_drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
-    """Return how a replica is drained to: ``max_rate`` is for the far link."""
-    mode = settings.replicas[remote.name].compression
+    """Return how a replica is drained to: ``max_rate`` is for the far link.
+
+    Peers get each shard as it is: they are no store that anybody else reads.
+    """
     durable = drain_settings(settings, remote)
+    if remote.neighbours is not None:
+        size = msgspec.structs.replace(durable.size, carriers=0, block_copies=False)
+        return replace(
+            durable, size=size, max_rate=(), compression=Rules(), packing=False, mounts=()
+        )
+    mode = settings.replicas[remote.name].compression
     # Objects of the S3 door are the bucket's own: no replica gets them.
     return replace(durable, max_rate=(), compression=Rules.parsed(mode, ()), mounts=())
 

@@ -33,6 +33,7 @@ def points_of_service(now: ServiceSnapshot) -> Mapping[str, Points]:
         "fenced": now.fenced,
         "used_bytes": now.used_bytes,
         "memory_bytes": now.memory_bytes,
+        "kept_for_peers_bytes": now.kept_for_peers_bytes,
         "lent_bytes": now.lent.size_bytes,
         "capacity_bytes": now.capacity_bytes,
         "waiting_puts_bytes": now.waiting_puts_bytes,

@@ -60,12 +60,14 @@ class NodeReport:
         answers: Mapping[str, Answers],
         restore: Callable[[], RestoreFigures],
         markers: Callable[[], Sequence[WaitingMarker]] = tuple,
+        kept_for_peers_bytes: Callable[[], int] = int,
     ) -> None:
         """A report; ``warnings`` adds what readers found, ``flow`` what went through.
 
         ``access`` knows what principals have of their quotas, and who shares the service's user;
         ``answers``, by remote, what requests of people met there; ``restore`` says how far restores
-        are; ``markers`` are those that wait for other nodes.
+        are; ``markers`` are those that wait for other nodes; ``kept_for_peers_bytes`` says how much
+        of other nodes is here.
         """
         self._store = store
         self._clock = clock
@@ -78,6 +80,7 @@ class NodeReport:
         self._answers = answers
         self._restore = restore
         self._markers = markers
+        self._kept_for_peers_bytes = kept_for_peers_bytes
         self._doors: Sequence[Door] = ()
         self._addresses = Addresses("", None)
 
@@ -108,6 +111,7 @@ class NodeReport:
             fenced=self._store.fenced is not None,
             used_bytes=space.used_bytes,
             memory_bytes=self._store.memory.used_bytes,
+            kept_for_peers_bytes=self._kept_for_peers_bytes(),
             lent=self._store.open_files.lent(),
             capacity_bytes=space.capacity_bytes,
             waiting_puts_bytes=space.wanted_bytes,
@@ -190,6 +194,7 @@ def _figures(node: NodeSnapshot) -> dict[str, Any]:
         "capacity_bytes": service.capacity_bytes,
         "used_bytes": service.used_bytes,
         "memory_bytes": service.memory_bytes,
+        "kept_for_peers_bytes": service.kept_for_peers_bytes,
         "dirty_bytes": totals.dirty.size_bytes,
         "clean_bytes": totals.clean_bytes,
         "evictable_bytes": totals.evictable_bytes,

@@ -41,6 +41,7 @@ class ServiceSnapshot:
     fenced: bool = False
     used_bytes: int = 0
     memory_bytes: int = 0
+    kept_for_peers_bytes: int = 0
     lent: Lent = field(default_factory=Lent)
     capacity_bytes: int = 0
     waiting_puts_bytes: int = 0

@@ -340,6 +340,11 @@ _CACHE = (
         status="memory_bytes",
     ),
     _gauge(
+        "kept_for_peers_bytes",
+        "Bytes of copies that this node keeps for its peers; `capacity_bytes` is without them.",
+        status="kept_for_peers_bytes",
+    ),
+    _gauge(
         "clean_bytes",
         "Bytes here that are at every required remote, pinned or not.",
         status="clean_bytes",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from itertools import count
 
 import pytest
@@ -13,6 +13,7 @@ from cachetier.remote.call_policy import CallPolicy, Retries
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
+from tests.fakes.neighbourhood import Neighbourhood
 
 SERVERS = {"moto": "moto_s3", "seaweedfs": "seaweed_s3"}
 IN_MEMORY: dict[str, Callable[[], ObjectStore]] = {
@@ -26,12 +27,41 @@ IN_MEMORY: dict[str, Callable[[], ObjectStore]] = {
 _folders = count(1)
 
 
-@pytest.fixture(params=[*IN_MEMORY, *SERVERS])
+@pytest.fixture(scope="session")
+def neighbourhood(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neighbourhood]:
+    """Lend three nodes that keep copies for each other."""
+    found = Neighbourhood(tmp_path_factory.mktemp("neighbours"))
+    yield found
+    found.close()
+
+
+def _kept(request: pytest.FixtureRequest) -> ObjectStore:
+    neighbourhood: Neighbourhood = request.getfixturevalue("neighbourhood")
+    return neighbourhood.nodes[1].keeper
+
+
+def _copies(request: pytest.FixtureRequest, copies: int) -> ObjectStore:
+    neighbourhood: Neighbourhood = request.getfixturevalue("neighbourhood")
+    return neighbourhood.nodes[0].store(copies)
+
+
+KEPT: dict[str, Callable[[pytest.FixtureRequest], ObjectStore]] = {
+    "keeper": _kept,
+    "peer": partial(_copies, copies=1),
+    "two-peers": partial(_copies, copies=2),
+}
+
+
+@pytest.fixture(params=[*IN_MEMORY, *KEPT, *SERVERS])
 def store(request: pytest.FixtureRequest) -> ObjectStore:
     """Each store in turn."""
     name: str = request.param
     if name in IN_MEMORY:
         return IN_MEMORY[name]()
+    if name in KEPT:
+        if request.path.name == "test_copies.py":
+            pytest.skip("peers copy no ranges: the bytes are sent")
+        return KEPT[name](request)
     endpoint: S3Endpoint = request.getfixturevalue(SERVERS[name])
     return _store_on(endpoint)
 

@@ -33,6 +33,8 @@ from cachetier.remote.base import (
     Metadata,
     deliver,
     if_match,
+    listing_of,
+    page_of,
     pieces_of,
     room_of,
 )
@@ -182,40 +184,16 @@ class MemoryObjectStore:
 
     def list(self, prefix: str, delimiter: str | None = None) -> Listing:
         with self._lock:
-            found = sorted(key for key in self._objects if key.startswith(prefix))
-        if not delimiter:
-            return Listing(tuple(found), ())
-        keys: list[str] = []
-        prefixes: dict[str, None] = {}
-        for key in found:
-            head, mark, _ = key[len(prefix) :].partition(delimiter)
-            if mark:
-                prefixes[prefix + head + mark] = None
-            else:
-                keys.append(key)
-        return Listing(tuple(keys), tuple(prefixes))
+            return listing_of(self._objects, prefix, delimiter)
 
     def list_page(self, prefix: str, delimiter: str, after: str, limit: int) -> ListedPage:
         with self._lock:
-            found = {key: info for key, (info, _) in self._objects.items()}
-        entries: list[str] = []
-        for key in sorted(found):
-            head, mark, _ = key.removeprefix(prefix).partition(delimiter or "\0")
-            entry = prefix + head + mark if delimiter and mark else key
-            if key.startswith(prefix) and entry > after and entry not in entries[-1:]:
-                entries.append(entry)
-        page = entries[:limit]
-        objects = [
-            ListedObject(key, found[key].size_bytes, found[key].etag, found[key].modified_at or 0.0)
-            for key in page
-            if key in found and not (delimiter and delimiter in key[len(prefix) :])
-        ]
-        listed = {entry.key for entry in objects}
-        return ListedPage(
-            tuple(objects),
-            tuple(entry for entry in page if entry not in listed),
-            page[-1] if len(entries) > limit else None,
+            found = [info for info, _ in self._objects.values()]
+        listed = (
+            ListedObject(each.key, each.size_bytes, each.etag, each.modified_at or 0.0)
+            for each in found
         )
+        return page_of(listed, prefix, delimiter, after, limit)
 
     def delete(self, key: str, etag: str | None = None) -> None:
         with self._lock:

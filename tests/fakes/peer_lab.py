@@ -17,9 +17,11 @@ from cachetier.errors import CachetierError, TransientError
 from cachetier.peers.answers import Bytes, PeerAnswers
 from cachetier.remote.base import Into, ObjectStore, deliver, room_of
 from cachetier.remote.bucket import Bucket
+from cachetier.remote.neighbours.client import WantedBlocks
+from cachetier.remote.neighbours.membership import ranked
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 from cachetier.restore.fill import Room
-from cachetier.restore.one_fetch import OneFetch, PeerNode, WantedBlocks, ranked
+from cachetier.restore.one_fetch import OneFetch, PeerNode
 from cachetier.restore.pace import RestorePace
 from cachetier.restore.restore import Restore
 from tests.fakes.memory_store import MemoryObjectStore

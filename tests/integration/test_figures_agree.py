@@ -146,7 +146,7 @@ MAY_BE_EMPTY = {
     *("incomplete_steps", "oldest_incomplete_seconds", "copied_bytes", "drain_restarts"),
     "waiting_markers",
     *("throttled", "drain_last_progress_seconds", "evicted_bytes", "restored_bytes"),
-    *("lent_bytes", "memory_bytes", "objects_superseded"),
+    *("lent_bytes", "memory_bytes", "kept_for_peers_bytes", "objects_superseded"),
     *("restore_wanted_bytes", "restore_done_bytes", "restore_eta_seconds"),  # no restore runs
     *("drained_objects", "object_conflicts"),  # no mount of the settings
     "drain_eta_seconds",  # nobody can tell, and the replica has all

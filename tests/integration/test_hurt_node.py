@@ -19,7 +19,7 @@ from cachetier.errors import ConfigError, DiskFullError
 from cachetier.local.catalog import shards
 from cachetier.local.catalog.connection import SPARE_FILES, SPARE_NAME
 from cachetier.local.files import data_files
-from cachetier.local.recovery import STORE_ID_NAME
+from cachetier.model.names import STORE_ID_NAME
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.integration.serving import Served, serving, shard_path

@@ -21,13 +21,11 @@ from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import ConfigError, ForbiddenError, NotFoundError, TransientError
-from cachetier.peers import client
-from cachetier.peers.client import HttpPeer
-from cachetier.peers.door import headers_of
-from cachetier.peers.membership import Membership, NodeIdentity
 from cachetier.remote.bucket import Bucket
-from cachetier.restore.one_fetch import WantedBlocks
-from cachetier.service.peers import trust_of
+from cachetier.remote.neighbours import client
+from cachetier.remote.neighbours.client import HttpPeer, WantedBlocks
+from cachetier.remote.neighbours.membership import Membership, NodeIdentity, headers_of
+from cachetier.remote.neighbours.trust import trust_of
 from cachetier.service.service import Service
 from cachetier.tls import TlsFiles
 from tests.fakes.memory_store import MemoryObjectStore

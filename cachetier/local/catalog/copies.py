@@ -30,6 +30,7 @@ from cachetier.model.checkpoint import Save
 from cachetier.model.composing import Twins
 from cachetier.model.lifecycle import (
     COPIED_SAVES,
+    DECIDED_SAVES,
     DRAINED_SAVES,
     DURABLE_SAVES,
     LOST_COPIES,
@@ -457,6 +458,23 @@ def _end_copy(sql: apsw.Connection, number: int, remote: str, event: CopyEvent, 
     published_at = now if event is CopyEvent.PUBLISH else None
     move(sql, (number, remote), event, also=also, values=(published_at,))
     _settle(sql, number)
+
+
+_SUPERFLUOUS = (
+    f"remote = ? AND {CopyState.DELETED.sql_not('state')} AND save IN (SELECT number FROM saves "
+    f"WHERE {DECIDED_SAVES.sql()})"
+)
+
+
+def are_superfluous(sql: apsw.Connection, remote: str) -> bool:
+    """Return whether a remote has copies of saves that the durable remote decided about."""
+    return rows.exists(sql, f"SELECT 1 FROM copies WHERE {_SUPERFLUOUS}", remote)
+
+
+def delete_superfluous(sql: apsw.Connection, remote: str) -> None:
+    """Let the drain of a remote delete those copies: it keeps steps until they are durable."""
+    also = "due = location IS NOT NULL"
+    move_all(sql, _SUPERFLUOUS, CopyEvent.DELETE, also=also, values=(remote,))
 
 
 def record_swept(sql: apsw.Connection, number: int, remote: str = DURABLE) -> None:

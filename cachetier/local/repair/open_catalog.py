@@ -22,7 +22,8 @@ from cachetier.local.catalog import connection, schema
 from cachetier.local.catalog.committer import Committer
 from cachetier.local.files.data_files import DiskFiles, sync_directory
 from cachetier.local.lost_and_found import Identity
-from cachetier.local.recovery import CATALOG_NAME, STORE_ID_NAME, refuse_other_store, store_id_in
+from cachetier.local.recovery import CATALOG_NAME, refuse_other_store, store_id_in
+from cachetier.model.names import STORE_ID_NAME
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -18,7 +18,8 @@ from cachetier.carriers.stored_blocks import StoredBlocks
 from cachetier.errors import IntegrityError, RemoteError, StoppingError, TransientError
 from cachetier.local.catalog import shards
 from cachetier.model.shard import Shard
-from cachetier.restore.one_fetch import FLIGHTS_AT_ONCE, HELD_SECONDS, Flights, ranked
+from cachetier.remote.neighbours.membership import ranked
+from cachetier.restore.one_fetch import FLIGHTS_AT_ONCE, HELD_SECONDS, Flights
 from cachetier.restore.remote_shard import Range, RemoteShard
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.peer_lab import LabNode, PeerLab

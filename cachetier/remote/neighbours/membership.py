@@ -7,11 +7,12 @@ refusal names it. A node that fails is left out for a while, and then asked agai
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 
@@ -19,14 +20,14 @@ from cachetier_client.clock import Clock
 
 from cachetier.errors import CachetierError, ForbiddenError, IntegrityError, TransientError
 from cachetier.parsers import address_of
-from cachetier.peers.client import HttpPeer
-from cachetier.restore.one_fetch import PeerNode
+from cachetier.remote.neighbours.client import HttpPeer
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
 
-VERSION = 1
+PROTOCOL = 1
+STORE, BUCKET, VERSION = "Cachetier-Store", "Cachetier-Bucket", "Cachetier-Version"
 FRESH_SECONDS = 10.0
 AWAY_SECONDS = 5.0
 LOOK_UP_SECONDS = 1.0
@@ -43,7 +44,7 @@ class NodeIdentity:
     store: str
     bucket: str
     domain: str = ""
-    version: int = VERSION
+    version: int = PROTOCOL
 
     def refuse_unless_alike(self, other: NodeIdentity, where: str) -> None:
         """Raise ForbiddenError if ``other``, at ``where``, cannot share restores with this node."""
@@ -52,6 +53,19 @@ class NodeIdentity:
             if own != theirs:
                 node = f"the node {other.store} at {where}"
                 raise ForbiddenError(f"{node} has the {what} {theirs}, and this one {own}")
+
+
+def headers_of(own: NodeIdentity, token: str) -> dict[str, str]:
+    """Return what each request to a peer says."""
+    names = {STORE: own.store, BUCKET: own.bucket, VERSION: str(own.version)}
+    return {**names, "Authorization": f"Bearer {token}"} if token else names
+
+
+def ranked(what: str, names: Iterable[str]) -> list[str]:
+    """Return ``names`` in the order in which they are responsible for ``what``, on every node."""
+    return sorted(
+        names, key=lambda name: hashlib.blake2b(f"{what}\0{name}".encode(), digest_size=8).digest()
+    )
 
 
 def addresses_of(host: str) -> Collection[str]:
@@ -96,6 +110,7 @@ class Membership:
         self._heard_at: dict[str, float] = {}
         self._away_until: dict[tuple[str, int], float] = {}
         self.problems: tuple[str, ...] = ()
+        self.itself: HttpPeer | None = None  # this node, as the list has it
 
     @property
     def name(self) -> str:
@@ -135,7 +150,7 @@ class Membership:
                 for where in here:
                     del self._away_until[where]
 
-    def answering(self) -> Sequence[PeerNode]:
+    def answering(self) -> Sequence[HttpPeer]:
         """Return the other nodes that answered lately; ask them if that is a while ago."""
         with self._turn:
             asked_at = self._asked_at
@@ -145,7 +160,7 @@ class Membership:
                 self._ask_all(problems)
         return tuple(each for each in self._answering if not self._is_away(each))
 
-    def failed(self, peer: PeerNode, error: CachetierError) -> None:
+    def failed(self, peer: object, error: CachetierError) -> None:
         """Leave a peer out for a while if it did not answer, or sent wrong bytes."""
         seconds = LIAR_SECONDS if isinstance(error, IntegrityError) else AWAY_SECONDS
         if isinstance(peer, HttpPeer) and isinstance(error, TransientError | IntegrityError):
@@ -182,7 +197,8 @@ class Membership:
         asked = [each for each in [*self._known.values()] if not self._is_away(each)]
         answers = list(self._asking.map(self._ask, asked))
         alike = [each for each in answers if isinstance(each, HttpPeer)]
-        itself = [each.where for each, answer in zip(asked, answers, strict=True) if answer is None]
+        itself = [each for each, answer in zip(asked, answers, strict=True) if answer is None]
+        self.itself = itself[0] if itself else self.itself
         names = Counter(each.name for each in alike)
         self._tell(
             [
@@ -192,7 +208,7 @@ class Membership:
             ]
         )
         if names.keys() != {each.name for each in self._answering} or not self._is_logged:
-            own = ", ".join(f"{host}:{port}" for host, port in itself) or "not listed"
+            own = ", ".join(f"{each.where[0]}:{each.where[1]}" for each in itself) or "not listed"
             tell(log, events.PEERS_KNOWN, peers=len(names), listed=len(self._known), own=own)
         self._answering, self._is_logged = tuple({e.name: e for e in alike}.values()), True
 
@@ -202,6 +218,7 @@ class Membership:
             answer = peer.hello()
             other = NodeIdentity(**{each.name: answer[each.name] for each in fields(NodeIdentity)})
             if other.store == self.own.store:
+                peer.name, peer.domain = other.store, other.domain
                 return None
             self.own.refuse_unless_alike(other, f"{peer.where[0]}:{peer.where[1]}")
         except ForbiddenError as error:

@@ -13,23 +13,33 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from cachetier_client.io.digests import BLOCK_BYTES, to_hex
 
 from cachetier.errors import (
+    BackpressureError,
     CachetierError,
     ForbiddenError,
+    IntegrityError,
     NotFoundError,
+    ObjectMissingError,
+    PreconditionFailedError,
+    RemoteDigestError,
     RemoteError,
+    RemoteRefusedError,
+    SourceChangedError,
     TransientError,
+    UploadGoneError,
 )
-from cachetier.remote.base import Into, deliver, room_of
-from cachetier.restore.one_fetch import WantedBlocks
+from cachetier.remote.base import Body, Into, deliver, pieces_of, room_of, size_of
+from cachetier.remote.stall_guard import SLICE_BYTES, connected, sent
 
 SILENCE_SECONDS = 1.0
 BLOCK_SECONDS = 10.0  # for one block, once it begins to come
+KEEPER_SECONDS = 30.0  # for a peer that syncs what it was sent
 PATIENCE_SECONDS = 60.0  # for a peer that is alive, and gets nothing from the bucket itself
 ALIVE, BYTES, ERROR = b"\0", b"\1", b"\2"
 PATH = "/peers/v1"
@@ -37,6 +47,32 @@ DOCUMENT_BYTES = 128 << 20
 ERROR_BYTES = 4096
 ANSWER_BYTES = 16 << 20
 IDLE_AT_MOST = 32
+CALL_LENGTH_BYTES = 4
+_Call = tuple[Mapping[str, Any], Body]
+ERROR_CODE = "Cachetier-Error"
+# What a keeper answers with by the code of the error, as any store raises it.
+_ERRORS: dict[str | None, type[CachetierError]] = {
+    kind.code: kind
+    for kind in (
+        *(BackpressureError, IntegrityError, ObjectMissingError, PreconditionFailedError),
+        *(RemoteDigestError, RemoteRefusedError, SourceChangedError, TransientError),
+        UploadGoneError,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WantedBlocks:
+    """Blocks of a shard that a peer is asked for; ``held``: only if they are on its disk."""
+
+    run: str
+    step: int
+    save_id: str
+    name: str
+    digest: int
+    first_block: int
+    count: int
+    held: bool = False
 
 
 class HttpPeer:
@@ -95,6 +131,23 @@ class HttpPeer:
             _await(answer)
             return _all(answer, DOCUMENT_BYTES)
 
+    def keeper(
+        self, operation: str, arguments: Mapping[str, Any], body: Body | None = None
+    ) -> bytes:
+        """Return the answer, as JSON, to an operation on the objects that this peer keeps.
+
+        Raises:
+            BackpressureError: It has no room.
+            CachetierError: As ``ObjectStore``.
+        """
+        with self._asked(f"kept/{operation}", {}, (arguments, body or b"")) as answer:
+            return _all(answer, ANSWER_BYTES)
+
+    def read_kept(self, arguments: Mapping[str, Any], into: Into) -> None:
+        """Fill ``into`` with a range of an object that this peer keeps; raises as ``keeper``."""
+        with self._asked("kept/read", {}, (arguments, b"")) as answer:
+            deliver(_pieces(answer, room_of(into)), into)
+
     def _json(self, what: str, query: Mapping[str, object]) -> Any:
         with self._asked(what, query) as answer:
             body = _all(answer, ANSWER_BYTES)
@@ -109,8 +162,12 @@ class HttpPeer:
         return f"the peer {self.name or self._host} at {self.where[0]}:{self.where[1]}"
 
     @contextmanager
-    def _asked(self, what: str, query: Mapping[str, object]) -> Iterator[http.client.HTTPResponse]:
+    def _asked(
+        self, what: str, query: Mapping[str, object], call: _Call | None = None
+    ) -> Iterator[http.client.HTTPResponse]:
         """Ask, and lend the answer; all that goes wrong inside is an error of this peer.
+
+        A ``call`` on what the peer keeps has arguments, and a body.
 
         Raises:
             ForbiddenError, NotFoundError: It refuses, or has no such thing.
@@ -120,8 +177,13 @@ class HttpPeer:
         connection: http.client.HTTPConnection | None = None
         done = False
         try:
-            connection, answer = self._sent(f"{PATH}/{what}?{urlencode(query)}")
+            connection, answer = self._sent(f"{PATH}/{what}?{urlencode(query)}", call)
             if answer.status != http.client.OK:
+                kind = _ERRORS.get(answer.getheader(ERROR_CODE))
+                if kind is not None:
+                    text = _all(answer, ERROR_BYTES).decode(errors="replace")
+                    done = answer.isclosed()
+                    raise kind(f"{self}: {text}")
                 raise _error(f"{answer.status} ".encode() + _all(answer, ERROR_BYTES), str(self))
             yield answer
             done = answer.isclosed()
@@ -135,14 +197,26 @@ class HttpPeer:
             if not done and connection is not None:
                 connection.close()
 
-    def _sent(self, path: str) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    def _sent(
+        self, path: str, call: _Call | None = None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         """Send a request; one that the peer hung up on meanwhile goes over another connection."""
         while True:
             with self._lock:
                 idle = self._idle.pop() if self._idle else None
             connection = idle or _Connection(self._host, self.where, self._tls, self._source)
             try:
-                connection.request("GET", path, headers=self._headers)
+                connected(connection)
+                if connection.sock is None:
+                    connection.connect()
+                connection.sock.settimeout(SILENCE_SECONDS if call is None else KEEPER_SECONDS)
+                if call is None:
+                    connection.request("GET", path, headers=self._headers)
+                else:
+                    head = json.dumps(call[0]).encode()
+                    length = CALL_LENGTH_BYTES + len(head) + size_of(call[1])
+                    headers = {**self._headers, "Content-Length": str(length)}
+                    connection.request("POST", path, _counted(head, call[1]), headers)
                 return connection, connection.getresponse()
             except (ConnectionResetError, BrokenPipeError):
                 connection.close()
@@ -169,6 +243,28 @@ class _Connection(http.client.HTTPConnection):
         super().connect()
         if self._tls is not None:
             self.sock = self._tls().wrap_socket(self.sock, server_hostname=self._shown_host)
+
+
+def _counted(head: bytes, body: Body) -> Iterator[bytes | memoryview]:
+    """Yield what is sent: the arguments, and the body in slices, which count as sent."""
+    yield len(head).to_bytes(CALL_LENGTH_BYTES) + head
+    for piece in pieces_of(body):
+        for at in range(0, len(piece), SLICE_BYTES):
+            yield piece[at : at + SLICE_BYTES]
+            sent(len(piece[at : at + SLICE_BYTES]))
+
+
+def _pieces(answer: http.client.HTTPResponse, size_bytes: int) -> Iterator[memoryview]:
+    """Yield exactly so many bytes, as they come."""
+    buffer = memoryview(bytearray(min(size_bytes, SLICE_BYTES)))
+    while size_bytes:
+        count = answer.readinto(buffer[:size_bytes])
+        if not count:
+            raise http.client.HTTPException("it breaks off")
+        yield buffer[:count]
+        size_bytes -= count
+    if answer.read(1):
+        raise http.client.HTTPException("more than was asked for")
 
 
 def _blocks(answer: http.client.HTTPResponse, size_bytes: int) -> Iterator[memoryview]:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from cachetier.errors import CachetierError, IntegrityError, NotFoundError, TransientError
-from cachetier.peers.client import HttpPeer
-from cachetier.peers.membership import (
+from cachetier.remote.neighbours.client import HttpPeer
+from cachetier.remote.neighbours.membership import (
     AWAY_SECONDS,
     FRESH_SECONDS,
     LIAR_SECONDS,

@@ -1,0 +1,1 @@
+"""The other nodes of the cluster: who they are, how they are asked, and the copies they keep."""

@@ -1,0 +1,139 @@
+"""Copies at neighbours: whole services of one cluster, whose bucket can be cut off."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachetier.testing.moto_server import moto_server
+from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.fakes.bodies import noise
+from tests.integration.test_http_shards import LARGE
+from tests.integration.test_peers import TOKEN, free_port
+from tests.integration.two_remotes import RUN, SECONDS, Node, Site, running, site, until
+
+BODIES = {"small": b"small", "large": noise(LARGE)}
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[S3Endpoint]:
+    with moto_server() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def place(endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    for name, value in endpoint.environment().items():
+        monkeypatch.setenv(name, value)
+    with site(endpoint) as made:
+        yield made
+
+
+class Cluster:
+    """Nodes that keep copies for each other."""
+
+    def __init__(self, place: Site, count: int = 3) -> None:
+        self.place = place
+        self._port = free_port()
+        self._count = count
+        self._running: dict[int, ExitStack] = {}
+        trust = place.scratch / "trust"
+        trust.write_text(TOKEN)
+        self.nodes = [self.start(number) for number in range(count)]
+
+    def start(self, number: int) -> Node:
+        listed = [f"127.0.0.{each + 2}:{self._port}" for each in range(self._count)]
+        peers = {
+            "nodes": listed,
+            "listen": listed[number],
+            "trust": str(self.place.scratch / "trust"),
+            "copies": 1,
+        }
+        settings: dict[str, Any] = self.place.settings(peers=peers, grace="0s") | {
+            "cache_dir": self.place.scratch / f"cache-{number}",
+            "socket": self.place.scratch / f"s{number}",
+            "replicas": {},
+        }
+        self._running[number] = ExitStack()
+        return self._running[number].enter_context(running(settings))
+
+    def lose(self, number: int, to: Path | None = None) -> None:
+        """Stop a node, and lose its disk, or move it."""
+        self._running.pop(number).close()
+        cache = self.place.scratch / f"cache-{number}"
+        if to is None:
+            shutil.rmtree(cache)
+        else:
+            cache.rename(to)
+
+    def alone(self, cache_dir: Path) -> dict[str, Any]:
+        """Return the settings of a node without peers."""
+        return self.place.settings(grace="0s", replicas={}) | {"cache_dir": cache_dir}
+
+    def close(self) -> None:
+        for each in self._running.values():
+            each.close()
+
+
+@pytest.fixture
+def cluster(place: Site) -> Iterator[Cluster]:
+    made = Cluster(place)
+    yield made
+    made.close()
+
+
+def kept_bytes(node: Node) -> int:
+    peers = node.service._peers
+    assert peers is not None
+    assert peers.keeper is not None
+    return peers.keeper.used_bytes
+
+
+def test_a_step_outlives_its_node_while_the_bucket_is_cut_off(cluster: Cluster) -> None:
+    owner, *others = cluster.nodes
+    cluster.place.far.stop()
+    owner.save(1, BODIES)
+    owner.client.wait(RUN, 1, "replicated", SECONDS)
+    assert sum(map(kept_bytes, others)) > LARGE
+    assert kept_bytes(owner) < LARGE
+    cluster.lose(0)
+    for node in others:
+        latest = node.client.latest(RUN, "replicated")
+        assert latest is not None
+        assert (latest.step, latest.levels) == (1, ("replicated",))
+        for name, body in BODIES.items():
+            assert bytes(node.client.get_shard(RUN, 1, name)) == body
+
+
+def test_copies_go_once_the_step_is_durable(cluster: Cluster) -> None:
+    owner = cluster.nodes[0]
+    cluster.place.far.stop()
+    owner.save(1, BODIES)
+    owner.client.wait(RUN, 1, "replicated", SECONDS)
+    cluster.place.far.come_back()
+    owner.client.wait(RUN, 1, "durable", SECONDS)
+    until(lambda: sum(map(kept_bytes, cluster.nodes)) < LARGE)
+    until(lambda: owner.remote("peers")["pending_shards"] == 0)
+    assert owner.evict_all() == 2
+    for name, body in BODIES.items():
+        assert bytes(owner.client.get_shard(RUN, 1, name)) == body
+    assert owner.metric('cachetier_restore_fallbacks_total{reason="missing"}') == 0
+
+
+def test_what_a_lost_owner_left_goes_when_the_bucket_has_the_step(cluster: Cluster) -> None:
+    owner, *others = cluster.nodes
+    cluster.place.far.stop()
+    owner.save(1, BODIES)
+    owner.client.wait(RUN, 1, "replicated", SECONDS)
+    saved = cluster.place.scratch / "saved"
+    cluster.lose(0, saved)
+    assert sum(map(kept_bytes, others)) > LARGE
+    cluster.place.far.come_back()
+    with running(cluster.alone(saved)) as returned:  # it knows no peers, and tells them nothing
+        returned.client.wait(RUN, 1, "durable", SECONDS)
+    until(lambda: sum(map(kept_bytes, others)) < LARGE)
