@@ -17,6 +17,7 @@ from tools.pages import DOCS, table, with_parts
 PAGE = DOCS / "cli.md"
 # Verbs that take the options of `serve` beside their own.
 OF_SERVE = "serve"
+OF_ALL = "as_json"  # the page says once that every verb takes it
 
 
 def documents() -> dict[Path, str]:
@@ -45,9 +46,14 @@ def reference() -> Iterator[str]:
     for name in VERBS:
         command, ctx = of_verb(name)
         described = _prose(command.help or "")
-        rows = [(_written(each, ctx), _meaning(each)) for each in own_parameters(name)]
+        own = [each for each in own_parameters(name) if each.name != OF_ALL]
+        asks = any(_finds_the_service(each) for each in own)
+        rows = [
+            (_written(each, ctx), _meaning(each)) for each in own if not _finds_the_service(each)
+        ]
         shared = takes_those_of_serve(name)
         more = f"\n\nAnd the options of [`serve`](#{_anchor(OF_SERVE)})." if shared else ""
+        more += "\n\nAnd `--url`." if asks else ""
         options = f"\n\n{table(('', ''), rows)}" if rows else ""
         yield f"### `cachetier {name}`\n\n```\n{usage(ctx)}\n```\n\n{described}{options}{more}"
 
@@ -85,6 +91,11 @@ def own_parameters(name: str) -> list[click.Argument | click.Option]:
         if isinstance(each, click.Argument | click.Option)
         and (each.name not in shared or each.name == "as_json")
     ]
+
+
+def _finds_the_service(parameter: click.Parameter) -> bool:
+    """Return whether this is ``--url``, which the page explains once; ``top`` takes several."""
+    return parameter.name == "url" and not parameter.multiple
 
 
 def takes_those_of_serve(name: str) -> bool:

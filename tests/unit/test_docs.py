@@ -210,6 +210,17 @@ def test_every_page_and_section_that_the_code_names_is_there() -> None:
     assert missing == []
 
 
+def test_the_readme_is_read_in_three_minutes_and_users_have_few_pages() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:start|concepts|train|run|tune) \| (.+) \|$", text, re.MULTILINE)
+    named = {ROOT / path for row in rows for path in re.findall(r"\((docs/[a-z0-9]+\.md)", row)}
+    written = (MADE.sub("", page.read_text(encoding="utf-8")) for page in named)
+
+    assert len(text.split()) <= 700
+    assert len(named) <= 18
+    assert sum(len(page.split()) for page in written) <= 40_000
+
+
 def test_the_figures_of_the_readme_are_the_measured_ones() -> None:
     results = json.loads((ROOT / "benchmarks" / "results.json").read_text(encoding="utf-8"))
     measured = {each["measure"]: float(each["value"]) for each in results}
