@@ -1,4 +1,4 @@
-"""The diagrams of docs/states.md, from the tables of ``cachetier.model.lifecycle``."""
+"""The tables of docs/states.md, from the tables of ``cachetier.model.lifecycle``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cachetier.model.lifecycle import (
     ShardEvent,
     ShardState,
 )
-from tools.pages import DOCS, with_parts
+from tools.pages import DOCS, table, with_parts
 
 PAGE = DOCS / "states.md"
 
@@ -51,24 +51,21 @@ _BEGINNINGS: Mapping[type[RowEvent], Mapping[RowState, str]] = {
 
 
 def documents() -> dict[Path, str]:
-    """Return the page with a diagram of each kind of row."""
-    parts = {noun: _diagram(events) for events, (noun, _) in TABLES.items()}
+    """Return the page with a table of each kind of row."""
+    parts = {
+        noun: table(("event", "from", "to"), _moves(events)) for events, (noun, _) in TABLES.items()
+    }
     return {PAGE: with_parts(PAGE, parts)}
 
 
-def _diagram(events: type[RowEvent]) -> str:
-    lines = "\n".join(f"    {line}" for line in _arrows(events))
-    return f"```mermaid\nstateDiagram-v2\n{lines}\n```"
-
-
-def _arrows(events: type[RowEvent]) -> Iterator[str]:
-    """Yield the arrows between two states, each with all events that go along it."""
+def _moves(events: type[RowEvent]) -> Iterator[tuple[str, str, str]]:
+    """Yield what makes a row, then each event with the states that it changes and the next one."""
     for state, made_by in _BEGINNINGS[events].items():
-        yield f"[*] --> {state}: {made_by}"
-    labels: dict[tuple[RowState, RowState], list[RowEvent]] = {}
+        yield made_by, "", f"*{state}*"
     for event, moves in TABLES[events][1].items():
+        changed: dict[RowState, list[str]] = {}
         for before, reached in moves.items():
             if before is not reached:
-                labels.setdefault((before, reached), []).append(event)
-    for (before, reached), along in labels.items():
-        yield f"{before} --> {reached}: {', '.join(along)}"
+                changed.setdefault(reached, []).append(before)
+        for reached, states in changed.items():
+            yield event, ", ".join(states), f"*{reached}*"

@@ -155,7 +155,7 @@ QUESTIONS = {
         "guarantees.md#what-happens-to-a-checkpoint",
         "two jobs save the same step",
     ),
-    "how do I keep a step on the node?": ("operations.md#pin-a-step", "cachetier pin"),
+    "how do I keep a step on the node?": ("operations.md#keep-a-step-pin-it", "cachetier pin"),
     "how do I get a step as plain files?": ("frameworks.md#export-and-import", "cachetier get"),
     "my trainer only writes files, what now?": ("frameworks.md#watch-a-folder", "cachetier adopt"),
 }
