@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +29,8 @@ FORBIDDEN = frozenset(
         "told",
     ]
 )
+# Files and addresses whose names begin like the packages'.
+OTHER = frozenset(["db", "service", "sock", "toml"])
 
 ROW = re.compile(r"^\| (?!term \||-)(.+?) \| (.+?) \| (.+?) \|$", re.MULTILINE)
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
@@ -127,3 +130,46 @@ def test_a_part_of_an_upload_is_not_called_part_alone() -> None:
         if bare.match(name)
     }
     assert names == set()
+
+
+def test_each_module_that_a_docstring_or_comment_names_is_there() -> None:
+    """A dotted name may end in a class and its attribute; a path counts from any folder."""
+    dotted = re.compile(r"(?<![\w./])(?:cachetier|cachetier_client)(?:\.[A-Za-z_]\w*)+")
+    path = re.compile(r"(?<![\w./<*-])(?:[a-z_]\w*/)+[a-z_]\w*\.py\b")
+    files = [file for name, tree in TREES.items() for file in (tree / name).rglob("*.py")]
+    known = "".join(f"/{file.relative_to(ROOT)}\n" for file in ROOT.glob("*/**/*.py"))
+    missing = []
+    for file in files:
+        for text in prose_of(file):
+            gone = [name for name in dotted.findall(text) if not leads_to_a_module(name)]
+            gone += [name for name in path.findall(text) if f"/{name}\n" not in known]
+            missing += [f"{file.relative_to(ROOT)}: {name}" for name in gone]
+    assert missing == []
+
+
+def prose_of(file: Path) -> Iterator[str]:
+    """Yield the docstrings and comments of a module."""
+    text = file.read_text(encoding="utf-8")
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, kinds) and (docstring := ast.get_docstring(node)):
+            yield docstring
+    yield from re.findall(r"^\s*# (.*)$", text, re.MULTILINE)
+
+
+def leads_to_a_module(name: str) -> bool:
+    """Return whether a dotted name begins with a module below its package, or with a name in it."""
+    parts = name.split(".")
+    if len(parts) == 2 and parts[1] in OTHER:
+        return True
+    return any(
+        module_file(".".join(parts[:length])) is not None
+        and (length == len(parts) or is_named_in(".".join(parts[:length]), parts[length]))
+        for length in range(1, len(parts) + 1)
+    )
+
+
+def is_named_in(module: str, name: str) -> bool:
+    """Return whether a module's text has a name, as its own or handed on."""
+    file = module_file(module)
+    return file is not None and re.search(rf"\b{name}\b", file.read_text("utf-8")) is not None
