@@ -10,6 +10,7 @@ import pytest
 
 from cachetier.remote.base import ObjectStore
 from cachetier.remote.call_policy import CallPolicy, Retries
+from cachetier.remote.neighbours import client
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.memory_store import MemoryObjectStore
@@ -31,7 +32,9 @@ _folders = count(1)
 def neighbourhood(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Neighbourhood]:
     """Lend three nodes that keep copies for each other."""
     found = Neighbourhood(tmp_path_factory.mktemp("neighbours"))
-    yield found
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(client, "SILENCE_SECONDS", 30.0)  # nobody here is slow on purpose
+        yield found
     found.close()
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cachetier.remote.neighbours import client
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
 from tests.fakes.bodies import noise
@@ -30,6 +32,7 @@ def endpoint() -> Iterator[S3Endpoint]:
 def place(endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     for name, value in endpoint.environment().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(client, "SILENCE_SECONDS", 30.0)  # nobody here is slow on purpose
     with site(endpoint) as made:
         yield made
 
@@ -87,6 +90,10 @@ def cluster(place: Site) -> Iterator[Cluster]:
     made.close()
 
 
+def knows_a_step(node: Node) -> bool:
+    return node.client.latest(RUN, "replicated") is not None
+
+
 def kept_bytes(node: Node) -> int:
     peers = node.service._peers
     assert peers is not None
@@ -103,6 +110,7 @@ def test_a_step_outlives_its_node_while_the_bucket_is_cut_off(cluster: Cluster) 
     assert kept_bytes(owner) < LARGE
     cluster.lose(0)
     for node in others:
+        until(partial(knows_a_step, node))
         latest = node.client.latest(RUN, "replicated")
         assert latest is not None
         assert (latest.step, latest.levels) == (1, ("replicated",))

@@ -11,7 +11,8 @@ from cachetier_client.io.digests import digest_of
 from cachetier.errors import PreconditionFailedError, TransientError, UploadGoneError
 from cachetier.peers.keeper import KeptObjects
 from cachetier.remote.base import IF_ABSENT
-from cachetier.remote.neighbours import client
+from cachetier.remote.neighbours import client, membership
+from cachetier.remote.neighbours import store as neighbours
 from cachetier.remote.neighbours.store import NeighbourStore
 from tests.fakes.neighbourhood import Neighbourhood
 
@@ -22,6 +23,9 @@ KEY = "run/1/a"
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "SILENCE_SECONDS", 30.0)  # nobody here is slow on purpose
+    monkeypatch.setattr(membership, "AWAY_SECONDS", 3600.0)  # nor comes back by itself
+    monkeypatch.setattr(membership, "FRESH_SECONDS", 3600.0)
+    monkeypatch.setattr(neighbours, "FULL_SECONDS", 3600.0)
 
 
 @pytest.fixture
