@@ -52,7 +52,8 @@ from cachetier.tls import Tls
 log = logging.getLogger(__name__)
 
 IDLE_SECONDS = 30.0
-CONNECTIONS = 512
+CONNECTIONS = 4096  # a thousand nodes begin with the same ranges
+_STRANGER = "{} is not among `peers.nodes`: list it on every node, if it is one"
 KEPT = f"{PATH}/kept/"
 # What a peer may do with the objects that are kept here, each by the arguments of its method.
 OPERATIONS = {
@@ -114,7 +115,7 @@ class PeerDoor(socketserver.ThreadingTCPServer):
         """Return whether the caller is in the list, and there is a place."""
         address = str(client_address[0])
         if not self.door.membership.lists(address):
-            tell(log, events.PEERS_TROUBLE, problem=f"{address} is not among `peers.nodes`")
+            tell(log, events.PEERS_TROUBLE, problem=_STRANGER.format(address))
             return False
         return self._places.acquire(blocking=False)
 

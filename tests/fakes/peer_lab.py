@@ -57,6 +57,23 @@ class CountedStore(WrappedObjectStore):
         self._store.read_into(key, start, into, etag)
 
 
+@dataclass(frozen=True)
+class WrongClock:
+    """A clock whose wall time is off by ``seconds``."""
+
+    clock: Clock
+    seconds: float
+
+    def now(self) -> float:
+        return self.clock.now() + self.seconds
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        self.clock.sleep(seconds)
+
+
 @dataclass
 class LabPeer:
     """A node as another one sees it; ``broken`` is raised by each call, ``spoil`` changes bytes."""
@@ -138,12 +155,18 @@ class LabNode:
 
 
 class PeerLab:
-    """A bucket with one published step, and ``count`` empty nodes that know each other."""
+    """A bucket with one published step, and ``count`` empty nodes that know each other.
+
+    No two of their clocks are less than an hour apart.
+    """
 
     def __init__(self, scratch: Path, clock: Clock, vfs: str, count: int = 4) -> None:
         self.remote = MemoryObjectStore(minimum_part_bytes=1)
         self.nodes = [
-            LabNode(scratch / f"node-{number}", self.remote, clock, vfs) for number in range(count)
+            LabNode(
+                scratch / f"node-{number}", self.remote, WrongClock(clock, 3600.0 * number), vfs
+            )
+            for number in range(count)
         ]
         for node in self.nodes:
             node.peers = [LabPeer(each) for each in self.nodes if each is not node]

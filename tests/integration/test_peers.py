@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import ConfigError, ForbiddenError, NotFoundError, TransientError
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.neighbours import client
+from cachetier.remote.neighbours import client, store
 from cachetier.remote.neighbours.client import HttpPeer, WantedBlocks
 from cachetier.remote.neighbours.membership import Membership, NodeIdentity, headers_of
 from cachetier.remote.neighbours.trust import trust_of
@@ -245,7 +246,7 @@ def test_what_is_wrong_with_the_list_is_told_at_the_start(cluster: Cluster) -> N
     nodes = [*cluster.listed(1), *cluster.listed(1), f"nobody.invalid:{cluster.port}"]
     cluster.start(1, {"nodes": nodes})
     members(cluster.nodes[0]).answering()
-    told = "\n".join(cluster.nodes[0].report.status()["warnings"])
+    told = _warnings(cluster.nodes[0])
     assert "the peer nobody.invalid:" in told
     assert f"two of the peers have the address 127.0.0.2:{cluster.port}" in told
     assert get(cluster.nodes[0]) == DATA
@@ -295,3 +296,23 @@ def test_a_peer_that_is_alive_and_sends_next_to_nothing_is_given_up(
         with pytest.raises(TransientError, match="does not answer"):
             peer.read_blocks(wanted, memoryview(bytearray(BLOCK_BYTES)))
         dripping.result()
+
+
+def test_a_peer_with_another_version_is_told_and_both_restore_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers = {"nodes": cluster.listed(2), "trust": str(cluster.trust)}
+    for number, version in enumerate((1, 2)):
+        monkeypatch.setattr(store, "NodeIdentity", partial(NodeIdentity, version=version))
+        table = {**peers, "listen": cluster.listed(2)[number]}
+        cluster.nodes.append(cluster.service(number, peers=table))
+    for node, other in zip(cluster.nodes, ("127.0.0.3", "127.0.0.2"), strict=True):
+        members(node).heard_from("another", other)  # it was not up yet when it was asked
+        assert list(members(node).answering()) == []
+        assert "run one version on both" in _warnings(node)
+    assert cluster.get_all() == [DATA] * 2
+    assert cluster.objects.read_bytes == 2 * len(DATA)
+
+
+def _warnings(node: Service) -> str:
+    return "\n".join(node.report.status()["warnings"])

@@ -48,11 +48,12 @@ class NodeIdentity:
 
     def refuse_unless_alike(self, other: NodeIdentity, where: str) -> None:
         """Raise ForbiddenError if ``other``, at ``where``, cannot share restores with this node."""
-        for what in ("version", "bucket"):
+        ways_out = {"version": "run one version on both", "bucket": "set the same `remote` on both"}
+        for what, way_out in ways_out.items():
             own, theirs = getattr(self, what), getattr(other, what)
             if own != theirs:
-                node = f"the node {other.store} at {where}"
-                raise ForbiddenError(f"{node} has the {what} {theirs}, and this one {own}")
+                differs = f"has the {what} {theirs}, and this one {own}: {way_out}"
+                raise ForbiddenError(f"the node {other.store} at {where} {differs}")
 
 
 def headers_of(own: NodeIdentity, token: str) -> dict[str, str]:
@@ -179,7 +180,8 @@ class Membership:
             try:
                 found = {(address, port) for address in self._resolve(host)}
             except OSError as error:
-                problems.append(f"the peer {node} cannot be found: {error.strerror or error}")
+                why = f"cannot be found ({error.strerror or error})"
+                problems.append(f"the peer {node} {why}: correct `peers.nodes`, or its name in DNS")
                 continue
             places.update(found)
             for address, _ in found:
@@ -188,7 +190,8 @@ class Membership:
         for gone in [each for each in self._known if each not in places]:
             self._known.pop(gone).close()
         twice = [f"{host}:{port}" for (host, port), times in places.items() if times > 1]
-        problems += [f"two of the peers have the address {each}" for each in twice]
+        advice = "list it once in `peers.nodes`"
+        problems += [f"two of the peers have the address {each}: {advice}" for each in twice]
         self._addresses = frozenset(address for address, _port in places)
         return problems
 
@@ -200,13 +203,12 @@ class Membership:
         itself = [each for each, answer in zip(asked, answers, strict=True) if answer is None]
         self.itself = itself[0] if itself else self.itself
         names = Counter(each.name for each in alike)
-        self._tell(
-            [
-                *problems,
-                *(each for each in answers if isinstance(each, str)),
-                *(f"two peers have the store id {name}" for name in names if names[name] > 1),
-            ]
-        )
+        one = "list a node once, and give none a copy of another one's cache"
+        found = [*problems, *(each for each in answers if isinstance(each, str))]
+        found += [f"two peers have the store id {e}: {one}" for e in names if names[e] > 1]
+        if not itself and len(asked) == len(self._known) > 0:
+            found.append("this node is not among `peers.nodes`, so others refuse it: add it there")
+        self._tell(found)
         if names.keys() != {each.name for each in self._answering} or not self._is_logged:
             own = ", ".join(f"{each.where[0]}:{each.where[1]}" for each in itself) or "not listed"
             tell(log, events.PEERS_KNOWN, peers=len(names), listed=len(self._known), own=own)

@@ -122,6 +122,27 @@ def test_two_nodes_with_one_address_or_one_store_are_told(clock: FakeClock) -> N
     assert "the peer nobody:7072 cannot be found" in told
 
 
+def test_a_list_without_this_node_is_told(clock: FakeClock) -> None:
+    world = World(clock, LISTED[1:])
+    assert world.answering() == ["store-2", "store-3"]
+    assert [each for each in world.members.problems if "add it there" in each]
+
+
+def test_each_problem_says_what_to_do(clock: FakeClock) -> None:
+    world = World(clock, (*LISTED, "n2:7072", "nobody:7072", "n4:7072", "n5:7072"))
+    world.names |= {"n4": ["10.0.0.4"], "n5": ["10.0.0.5"]}
+    world.answers |= {
+        "10.0.0.3": replace(OWN, store="store-2"),
+        "10.0.0.4": replace(OWN, store="x", bucket="other"),
+        "10.0.0.5": replace(OWN, store="y", version=9),
+    }
+    world.answering()
+    assert len(world.members.problems) == 5
+    assert all(
+        ": " in each.partition("7072")[2] or "once" in each for each in world.members.problems
+    )
+
+
 @pytest.mark.parametrize(
     ("error", "seconds"),
     [(TransientError("silent"), AWAY_SECONDS), (IntegrityError("wrong"), LIAR_SECONDS)],
