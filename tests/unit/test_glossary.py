@@ -162,11 +162,9 @@ def leads_to_a_module(name: str) -> bool:
     parts = name.split(".")
     if len(parts) == 2 and parts[1] in OTHER:
         return True
-    return any(
-        module_file(".".join(parts[:length])) is not None
-        and (length == len(parts) or is_named_in(".".join(parts[:length]), parts[length]))
-        for length in range(1, len(parts) + 1)
-    )
+    beginnings = (parts[:length] for length in range(len(parts), 0, -1))
+    module = next(each for each in beginnings if module_file(".".join(each)) is not None)
+    return module == parts or is_named_in(".".join(module), parts[len(module)])
 
 
 def is_named_in(module: str, name: str) -> bool:
