@@ -137,7 +137,6 @@ def world(tmp_path: Path, vfs: str, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_thousand_nodes_cost_the_bucket_one_restore(world: World) -> None:
     some = random.Random(40)
     for node in some.sample(world.nodes, 10):
