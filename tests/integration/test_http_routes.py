@@ -158,7 +158,7 @@ def _damage(served: Served, name: str) -> None:
 STATUS_KEYS = {
     *("shared_uid", "principals", "lent_bytes", "lent_most"),
     *("version", "store_id", "pid", "state", "reason", "started_at", "uptime_seconds"),
-    "memory_bytes",
+    *("memory_bytes", "kept_for_peers_bytes"),
     *("capacity_bytes", "used_bytes", "dirty_bytes", "clean_bytes", "waiting_bytes"),
     *("evictable_bytes", "lent_bytes", "lent_most"),
     *("dirty_shards", "oldest_dirty_seconds", "quarantined_shards", "fenced", "when_full", "disk"),
