@@ -11,10 +11,11 @@ import click
 from cachetier.cli.app import built
 from cachetier.cli.options import usage
 from cachetier.cli.output import EXITS
-from cachetier.cli.verbs import SECTIONS, VERBS
+from cachetier.cli.verbs import RENAMED, SECTIONS, VERBS
+from cachetier.config import sources
 from tools.pages import DOCS, table, with_parts
 
-PAGE = DOCS / "cli.md"
+PAGE, RENAMES = DOCS / "cli.md", DOCS / "renames.md"
 # Verbs that take the options of `serve` beside their own.
 OF_SERVE = "serve"
 OF_ALL = "as_json"  # the page says once that every verb takes it
@@ -23,7 +24,10 @@ OF_ALL = "as_json"  # the page says once that every verb takes it
 def documents() -> dict[Path, str]:
     """Return the page with its parts as they should be."""
     parts = {"verbs": verbs(), "exits": exits(), "reference": "\n\n".join(reference())}
-    return {PAGE: with_parts(PAGE, parts)}
+    return {
+        PAGE: with_parts(PAGE, parts),
+        RENAMES: with_parts(RENAMES, {"verbs": renames(), "settings": settings()}),
+    }
 
 
 def verbs() -> str:
@@ -35,6 +39,17 @@ def verbs() -> str:
             (f"[`cachetier {name}`](#{_anchor(name)})", line) for name, (_, line) in named.items()
         ]
     return table(("verb", ""), rows)
+
+
+def settings() -> str:
+    """Return where each setting of before went."""
+    rows = [(f"`{before}`", now) for before, now in sorted(sources.RENAMED.items())]
+    return table(("setting before", "now"), rows)
+
+
+def renames() -> str:
+    rows = ((f"`cachetier {old}`", f"`cachetier {new}`") for old, new in RENAMED.items())
+    return table(("verb before", "now"), rows)
 
 
 def exits() -> str:

@@ -82,7 +82,7 @@ ALSO_CALLED = {
     "warm": "restore",
     "warmup": "restore",
 }
-# The former names of verbs: each is refused, with its successor.
+# What a verb was called before, and what does its work now; `docs/renames.md` lists them.
 RENAMED = {
     "advise": "plan interval",
     "completion": "--completion",

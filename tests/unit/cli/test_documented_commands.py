@@ -24,7 +24,7 @@ PAGES = sorted(
             page
             for folder in FOLDERS
             for page in (ROOT / folder).rglob("*.md")
-            if page.parent.name != "design"
+            if page.name != "renames.md" and page.parent.name != "design"
         ),
         ROOT / "deploy" / "alerts.yml",
         *(ROOT / "deploy" / "systemd").iterdir(),
