@@ -173,6 +173,11 @@ class PeerSettings:
     room: str = setting(
         BUDGET, "20%", "Room for copies of other nodes: a size, or a share of `capacity`."
     )
+    finish_after: Duration = setting(
+        span(above=0),
+        Duration(600),
+        "Silence of a node after which those that keep its copies drain them.",
+    )
 
 
 def _read_peers(value: object) -> PeerSettings:
@@ -296,7 +301,8 @@ class Settings:
         PEERS,
         PeerSettings(),
         "Nodes that read each range of a restore from the bucket once, and may keep copies: a "
-        "table with `nodes`, `listen`, `trust`, `domain`, `copies`, `room`; see docs/remotes.md.",
+        "table with `nodes`, `listen`, `trust`, `domain`, `copies`, `room`, `finish_after`; see "
+        "docs/remotes.md.",
     )
     when_full: WhenFull = setting(
         one_of(*WhenFull),

@@ -1,4 +1,4 @@
-"""When kept objects go: once the bucket says that their save has ended.
+"""When kept objects go: once the bucket says that their save has ended, by their owner or by us.
 
 The bucket decides, whatever an owner says or forgets to say. An owner deletes the copies of its own
 saves, too, as soon as it knows: its catalog then says where they are not any more.
@@ -22,6 +22,7 @@ from cachetier.errors import CachetierError, RemoteError
 from cachetier.local.catalog import copies
 from cachetier.local.store import Store
 from cachetier.model.names import PEERS_NAME
+from cachetier.peers.finishing import Finisher
 from cachetier.peers.keeper import KeptObjects
 from cachetier.remote.bucket import Bucket
 from cachetier.telemetry import events
@@ -39,6 +40,7 @@ class KeptSaves:
     Args:
         store: The catalog of this node, whose saves others keep.
         keeper: What this node keeps.
+        finisher: Takes over what owners that are gone have left.
         bucket: The durable remote.
         ring: Called when the drain has copies to delete.
         clock: For the age of tombstones.
@@ -48,12 +50,14 @@ class KeptSaves:
         self,
         store: Store,
         keeper: KeptObjects,
+        finisher: Finisher,
         bucket: Bucket,
         ring: Callable[[], object],
         clock: Clock,
     ) -> None:
         self._store = store
         self._keeper = keeper
+        self._finisher = finisher
         self._bucket = bucket
         self._ring = ring
         self._clock = clock
@@ -71,7 +75,7 @@ class KeptSaves:
         self._stopping.set()
 
     def look(self) -> None:
-        """Release what has ended.
+        """Release what has ended, and finish what nobody else will.
 
         Raises:
             RemoteError: The bucket cannot say.
@@ -80,12 +84,15 @@ class KeptSaves:
             self._store.write(copies.delete_superfluous, PEERS_NAME)
             self._ring()
         self._keeper.drop_idle_uploads()
+        self._finisher.listen()
         for (run, step), saves in self._kept().items():
             seen = self._bucket.manifest(run, step, self._seen.get((run, step)))
             self._seen[run, step] = seen
             for save_id, keys in saves.items():
                 if seen is not None and has_ended(save_id, seen.manifest):
                     self._release(keys)
+                else:
+                    self._finisher.finish(run, keys)
 
     def _work(self) -> None:
         while not self._stopping.wait(LOOK_SECONDS):

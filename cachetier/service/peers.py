@@ -8,10 +8,12 @@ from cachetier_client.clock import SystemClock
 
 from cachetier.config.settings import Settings, address_of_door
 from cachetier.doors.listening import bound
+from cachetier.doors.operations import Operations
 from cachetier.local.store import Store
 from cachetier.notifier import Changes
 from cachetier.peers.answers import PeerAnswers
 from cachetier.peers.door import PeerDoor
+from cachetier.peers.finishing import Finisher
 from cachetier.peers.keeper import KeptObjects
 from cachetier.peers.kept_saves import KeptSaves
 from cachetier.remote.bucket import Bucket
@@ -20,7 +22,6 @@ from cachetier.remote.neighbours.store import NeighbourServer
 from cachetier.remote.neighbours.trust import Trust
 from cachetier.restore.one_fetch import OneFetch
 from cachetier.restore.pace import RestorePace
-from cachetier.restore.restore import Restore
 from cachetier.tls import Tls
 
 
@@ -34,12 +35,13 @@ class NodePeers:
     trust: Trust
     bucket: Bucket
     keeper: KeptObjects | None
+    finish_after_seconds: float
     saves: KeptSaves | None = None
     door: PeerDoor | None = None
 
-    def start(self, store: Store, restore: Restore, changes: Changes) -> None:
+    def start(self, store: Store, node: Operations, changes: Changes) -> None:
         """Answer peers from now on, and ask who they are; raises ConfigError."""
-        answers = PeerAnswers(store, restore, self.one_fetch, self.bucket.layout)
+        answers = PeerAnswers(store, node.restore, self.one_fetch, self.bucket.layout)
         tls = Tls(self.trust.tls, lambda _problem: None) if self.trust.tls is not None else None
         listener = bound("peers.listen", self.address)
         self.door = PeerDoor(
@@ -54,7 +56,13 @@ class NodePeers:
         self.membership.begin()
         if self.keeper is not None:
             clock = SystemClock()
-            self.saves = KeptSaves(store, self.keeper, self.bucket, changes.ring, clock)
+            finisher = Finisher(
+                *(self.keeper, node.ingest, node.checkpoints.seal, self.membership),
+                self.finish_after_seconds,
+                clock,
+            )
+            kept = self.keeper, finisher
+            self.saves = KeptSaves(store, *kept, self.bucket, changes.ring, clock)
             self.saves.start()
 
     def stop(self) -> None:
@@ -87,4 +95,5 @@ def peers_of(
     bucket.document = one_fetch.document
     here = address_of_door(settings.peers.listen)
     keeper = KeptObjects(settings.cache_dir, room_bytes, pace.clock) if room_bytes else None
-    return NodePeers(membership, one_fetch, here, server.trust(), bucket, keeper)
+    who = membership, one_fetch, here, server.trust(), bucket
+    return NodePeers(*who, keeper, settings.peers.finish_after)

@@ -443,7 +443,7 @@ class Service:
         self._open_health_door(undo)
         if self._peers is not None:
             undo.callback(self._peers.stop)
-            self._peers.start(self.store, self._restore, self._changes)
+            self._peers.start(self.store, self.operations, self._changes)
         undo.callback(self._close_doors)  # first of all
         for door in self._sockets:
             door.start()

@@ -356,6 +356,10 @@ PEERS_KNOWN = _info(
     "peers.known", "%(peers peer)s of %(listed)d addresses answer; this node's own is %(own)s"
 )
 PEERS_TROUBLE = _warning("peers.trouble", "%(problem)s", alike=("problem",))
+PART_FINISHED = _warning(
+    "peers.part_finished",
+    "rank %(rank)d of step %(step)d of %(run)s is drained here: the node that saved it is gone",
+)
 PEER_SKIPPED = _warning(
     "peer.skipped",
     "restore skips the peer %(peer)s: %(reason)s",

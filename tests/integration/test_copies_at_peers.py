@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cachetier.local.catalog import notes
 from cachetier.remote.neighbours import client
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -40,8 +41,9 @@ def place(endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sit
 class Cluster:
     """Nodes that keep copies for each other."""
 
-    def __init__(self, place: Site, count: int = 3) -> None:
+    def __init__(self, place: Site, count: int = 3, **peers: Any) -> None:
         self.place = place
+        self._peers = peers
         self._port = free_port()
         self._count = count
         self._running: dict[int, ExitStack] = {}
@@ -56,6 +58,7 @@ class Cluster:
             "listen": listed[number],
             "trust": str(self.place.scratch / "trust"),
             "copies": 1,
+            **self._peers,
         }
         settings: dict[str, Any] = self.place.settings(peers=peers, grace="0s") | {
             "cache_dir": self.place.scratch / f"cache-{number}",
@@ -145,3 +148,57 @@ def test_what_a_lost_owner_left_goes_when_the_bucket_has_the_step(cluster: Clust
     with running(cluster.alone(saved)) as returned:  # it knows no peers, and tells them nothing
         returned.client.wait(RUN, 1, "durable", SECONDS)
     until(lambda: sum(map(kept_bytes, others)) < LARGE)
+
+
+# --- owners that never return --------------------------------------------------------------------
+
+
+@pytest.fixture
+def finishing(place: Site) -> Iterator[Cluster]:
+    made = Cluster(place, copies=2, finish_after="2s")
+    yield made
+    made.close()
+
+
+def test_the_step_of_a_node_that_is_gone_for_good_is_published_by_its_peers(
+    finishing: Cluster,
+) -> None:
+    owner, *others = finishing.nodes
+    finishing.place.far.stop()
+    owner.save(1, BODIES)
+    owner.client.wait(RUN, 1, "replicated", SECONDS)
+    finishing.lose(0)
+    finishing.place.far.come_back()
+    for node in others:  # both have a copy, and finish it
+        until(partial(is_durable, node))
+    until(lambda: sum(map(kept_bytes, others)) < LARGE)
+    manifest = finishing.place.manifest(finishing.place.far_bucket, 1)
+    assert manifest is not None
+    assert {each.name for each in manifest.shards} == BODIES.keys()
+    for node in others:
+        for name, body in BODIES.items():
+            assert bytes(node.client.get_shard(RUN, 1, name)) == body
+
+
+def test_an_owner_that_comes_back_after_its_step_was_finished_finds_it_durable(
+    finishing: Cluster,
+) -> None:
+    owner, *others = finishing.nodes
+    finishing.place.far.stop()
+    owner.save(1, BODIES)
+    owner.client.wait(RUN, 1, "replicated", SECONDS)
+    saved = finishing.place.scratch / "saved"
+    finishing.lose(0, saved)
+    finishing.place.far.come_back()
+    until(partial(is_durable, others[0]))
+    before = finishing.place.manifest(finishing.place.far_bucket, 1)
+    with running(finishing.alone(saved)) as returned:
+        returned.client.wait(RUN, 1, "durable", SECONDS)
+        for name, body in BODIES.items():
+            assert bytes(returned.client.get_shard(RUN, 1, name)) == body
+        assert returned.service.store.read(notes.incidents_after, 0) == []
+    assert finishing.place.manifest(finishing.place.far_bucket, 1) == before
+
+
+def is_durable(node: Node) -> bool:
+    return node.client.latest(RUN, "durable") is not None

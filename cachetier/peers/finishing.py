@@ -1,0 +1,143 @@
+"""Finish what a node that is gone had sealed: a peer that keeps a copy brings it to the bucket.
+
+The copy has all that it takes, the document of each rank's part and its shards. They become shards
+of this node under the same save, and its drain does the rest. The bucket decides, as between any
+two nodes: equal bytes that are there count, others under the same name are refused, and a step is
+published once. So two peers may finish one part, and its owner may come back with an old disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Sequence
+
+from cachetier_client.bucket_format.documents import PartDocument, ShardEntry, read_part
+from cachetier_client.bucket_format.layout import Layout, rank_of_part
+from cachetier_client.bucket_format.stored import NO_FACTS
+from cachetier_client.bucket_format.uploads import STORE_KEY, ObjectInfo
+from cachetier_client.clock import Clock
+from cachetier_client.identity.names import SaveIds
+from cachetier_client.io.digests import digest_of, to_hex
+
+from cachetier.errors import BackpressureError, CachetierError, RemoteDigestError
+from cachetier.ingest.ingest import Ingest
+from cachetier.local.files.data_files import write_all
+from cachetier.local.store import Staged
+from cachetier.model.shard import INLINE_BYTES
+from cachetier.peers.keeper import KeptObjects
+from cachetier.remote.neighbours.membership import Membership
+from cachetier.telemetry import events
+from cachetier.telemetry.events import tell
+
+log = logging.getLogger(__name__)
+
+LAYOUT = Layout()  # of the keys at peers
+ROOM_SECONDS = 1.0
+AGAIN_SECONDS = 60.0  # after there was no room, or the bucket was away
+
+
+class Finisher:
+    """Takes over parts whose owner has not answered for a while.
+
+    Args:
+        keeper: The copies.
+        ingest: Takes their shards in on this node.
+        seal: Seals a part here.
+        membership: Knows which nodes answer.
+        after_seconds: How long an owner may be silent.
+        clock: For that; it counts from the start of this process at the earliest.
+    """
+
+    def __init__(
+        self,
+        keeper: KeptObjects,
+        ingest: Ingest,
+        seal: Callable[[SaveIds, int | None], object],
+        membership: Membership,
+        after_seconds: float,
+        clock: Clock,
+    ) -> None:
+        self._keeper = keeper
+        self._ingest = ingest
+        self._seal = seal
+        self._membership = membership
+        self._after_seconds = after_seconds
+        self._clock = clock
+        self._began_at = clock.monotonic()
+        self._heard_at: dict[str, float] = {}  # by store id
+        self._done: set[tuple[str, str]] = set()  # keys of documents, with their ETag
+        self._again_at = 0.0
+
+    def listen(self) -> None:
+        """Note which nodes answer now."""
+        now = self._clock.monotonic()
+        for peer in self._membership.answering():
+            self._heard_at[peer.name] = now
+
+    def finish(self, run: str, keys: Sequence[str]) -> None:
+        """Take over the parts of a save, of which ``keys`` are kept here, whose owner is gone."""
+        now = self._clock.monotonic()
+        if now < max(self._began_at + self._after_seconds, self._again_at):
+            return
+        for key in keys:
+            rank, document = rank_of_part(key), self._keeper.head(key)
+            if rank is None or document is None or (key, document.etag) in self._done:
+                continue
+            part, _digest = read_part(self._keeper.get(key), run, rank, key)
+            location = key.split("/")[1]
+            places = [LAYOUT.shard_key(run, location, each.name) for each in part.shards]
+            if not self._is_left(part, [self._keeper.head(place) for place in places]):
+                continue
+            try:
+                self._take(part, places)
+            except CachetierError as error:
+                self._again_at = now + AGAIN_SECONDS
+                tell(log, events.PEERS_TROUBLE, problem=f"{key} is not finished: {error.message}")
+            else:
+                self._done.add((key, document.etag))
+
+    def _is_left(self, part: PartDocument, copies: Sequence[ObjectInfo | None]) -> bool:
+        """Return whether a part is here whole, and its owner is gone."""
+        for entry, info in zip(part.shards, copies, strict=True):
+            if info is None or to_hex(info.digest or 0) != entry.digest:
+                return False
+        owners = {info.metadata.get(STORE_KEY, "") for info in copies if info is not None}
+        return bool(owners) and not any(map(self._is_there, owners))
+
+    def _is_there(self, owner: str) -> bool:
+        """Return whether a store was heard of lately; ``owner`` may name an epoch of it too."""
+        since = self._clock.monotonic() - self._after_seconds
+        lately = [name for name, at in self._heard_at.items() if at >= since]
+        return owner.partition("-")[0] in (self._membership.name, *lately)
+
+    def _take(self, part: PartDocument, places: Sequence[str]) -> None:
+        ids = SaveIds(part.run, part.step, part.save_id, part.rank, part.world_size)
+        for entry, place in zip(part.shards, places, strict=True):
+            self._put(ids, entry, place)
+        self._seal(ids, None)
+        tell(log, events.PART_FINISHED, run=ids.run, step=ids.step, rank=ids.rank)
+
+    def _put(self, ids: SaveIds, entry: ShardEntry, place: str) -> None:
+        content, facts = entry.content(), entry.facts or NO_FACTS
+        pieces = self._keeper.pieces(place, 0, content.size_bytes)
+        if content.size_bytes <= INLINE_BYTES:
+            body, digest = b"".join(map(bytes, pieces)), content.digest
+            name, seconds = entry.name, ROOM_SECONDS
+            self._ingest.begin_inline(ids, name, body, digest, seconds, facts=facts)()
+            return
+        staged = self._ingest.begin(ids, entry.name, content.size_bytes, ROOM_SECONDS)
+        try:
+            if not isinstance(staged, Staged) or staged.writer is None:
+                raise BackpressureError("there is no room for it on this node")
+            at = digest = 0
+            for piece in pieces:
+                write_all(staged.writer, piece, at)
+                at, digest = at + len(piece), digest_of(piece, digest)
+            if digest != content.digest:
+                raise RemoteDigestError("the copy is damaged")
+            os.ftruncate(staged.writer, at)
+        except BaseException:
+            self._ingest.abort(staged)
+            raise
+        self._ingest.commit(staged, ids, entry.name, content, facts)
