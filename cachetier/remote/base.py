@@ -122,9 +122,10 @@ def page_of(
     whole = listing_of(found, prefix, delimiter)
     page = sorted(each for each in (*whole.keys, *whole.prefixes) if each > after)
     shown, more = page[:limit], len(page) > limit
-    prefixes = tuple(each for each in shown if each not in found)
-    listed = tuple(found[each] for each in shown if each in found)
-    return ListedPage(listed, prefixes, shown[-1] if more else None)
+    prefixes = set(whole.prefixes)  # an object may be called as its prefix is: `a/`
+    listed = tuple(found[each] for each in shown if each not in prefixes)
+    rest = tuple(each for each in shown if each in prefixes)
+    return ListedPage(listed, rest, shown[-1] if more else None)
 
 
 class RangeSink(Protocol):

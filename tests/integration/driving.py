@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from tests.fakes.faulty_files import FaultyFiles, refuse
 from tests.integration.changing import new, old
 from tests.integration.drain_node import patterned
 from tests.integration.serving import Caller, Served, serving, shard_path
+from tests.integration.test_copies_at_peers import Cluster
 from tests.integration.two_remotes import RUN, Node, Site, running, site, until
 
 LARGE = 300_000
@@ -251,6 +252,16 @@ def a_put_that_stays_in_memory(_place: Site, seen: Seen) -> None:
             seen.until(served.service, "memory_bytes")
 
 
+def a_copy_that_a_neighbour_keeps(place: Site, seen: Seen) -> None:
+    place.far.stop()
+    with closing(Cluster(place, count=2)) as cluster:
+        owner, keeper = cluster.nodes
+        owner.save(1, {"weights": b"x" * LARGE})
+        owner.client.wait(RUN, 1, "replicated", 60)
+        seen.until(keeper.service, "kept_for_peers_bytes")
+    place.far.come_back()
+
+
 def steps_that_a_policy_keeps(_place: Site, seen: Seen) -> None:
     clock = SetForward()
     with alone(clock=clock, durable_every=10, keep_local=1) as (served, client):
@@ -390,6 +401,7 @@ SCENARIOS = (
     Scenario(a_damaged_replica, {"restore_fallbacks", "restored_bytes"}),
     Scenario(a_restore_that_is_held_back, RESTORED),
     Scenario(a_put_that_stays_in_memory, {"memory_bytes"}),
+    Scenario(a_copy_that_a_neighbour_keeps, {"kept_for_peers_bytes"}),
     Scenario(a_node_that_nobody_drains, NOBODY_DRAINS),
     Scenario(a_full_cache, {"backpressure", "evicted_bytes", "waiting_puts_bytes"}),
     Scenario(reads_of_what_is_only_remote, {"range_read_bytes"}),

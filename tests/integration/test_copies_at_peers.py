@@ -163,12 +163,7 @@ def finishing(place: Site) -> Iterator[Cluster]:
 def test_the_step_of_a_node_that_is_gone_for_good_is_published_by_its_peers(
     finishing: Cluster,
 ) -> None:
-    owner, *others = finishing.nodes
-    finishing.place.far.stop()
-    owner.save(1, BODIES)
-    owner.client.wait(RUN, 1, "replicated", SECONDS)
-    finishing.lose(0)
-    finishing.place.far.come_back()
+    others = lose_the_owner_of_a_step(finishing)
     for node in others:  # both have a copy, and finish it
         until(partial(is_durable, node))
     until(lambda: sum(map(kept_bytes, others)) < LARGE)
@@ -183,13 +178,8 @@ def test_the_step_of_a_node_that_is_gone_for_good_is_published_by_its_peers(
 def test_an_owner_that_comes_back_after_its_step_was_finished_finds_it_durable(
     finishing: Cluster,
 ) -> None:
-    owner, *others = finishing.nodes
-    finishing.place.far.stop()
-    owner.save(1, BODIES)
-    owner.client.wait(RUN, 1, "replicated", SECONDS)
     saved = finishing.place.scratch / "saved"
-    finishing.lose(0, saved)
-    finishing.place.far.come_back()
+    others = lose_the_owner_of_a_step(finishing, saved)
     until(partial(is_durable, others[0]))
     before = finishing.place.manifest(finishing.place.far_bucket, 1)
     with running(finishing.alone(saved)) as returned:
@@ -198,6 +188,17 @@ def test_an_owner_that_comes_back_after_its_step_was_finished_finds_it_durable(
             assert bytes(returned.client.get_shard(RUN, 1, name)) == body
         assert returned.service.store.read(notes.incidents_after, 0) == []
     assert finishing.place.manifest(finishing.place.far_bucket, 1) == before
+
+
+def lose_the_owner_of_a_step(cluster: Cluster, to: Path | None = None) -> list[Node]:
+    """Return the nodes that are left with copies of a step that the bucket never saw."""
+    owner, *others = cluster.nodes
+    cluster.place.far.stop()
+    owner.save(1, BODIES)
+    owner.client.wait(RUN, 1, "replicated", SECONDS)
+    cluster.lose(0, to)
+    cluster.place.far.come_back()
+    return others
 
 
 def is_durable(node: Node) -> bool:

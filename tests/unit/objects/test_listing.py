@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from awscrt.checksums import crc64nvme
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cachetier.model.objects import NO_HEAD, ObjectVersion
@@ -67,6 +67,7 @@ KEYS = st.text("ab/é", min_size=1, max_size=5)
 ASKED = st.builds(Asked, st.sampled_from(["", "a", "a/", "b/a"]), st.sampled_from(["", "/", "b"]))
 
 
+@example({"a/"}, {"a/a": False}, Asked("", "/"), 1)  # an object that is called as its prefix
 @given(st.sets(KEYS), st.dictionaries(KEYS, st.booleans()), ASKED, st.integers(1, 5))
 def test_pages_are_what_a_sorted_dictionary_has(
     bucket: set[str], waiting: dict[str, bool], asked: Asked, limit: int
