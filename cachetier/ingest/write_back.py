@@ -82,28 +82,28 @@ class WriteBack:
         Those that may stay are due once memory is half full, so that the next step finds room
         there; of them, what is at every remote is evicted instead.
         """
-        memory = self._store.memory
+        memory, queue = self._store.memory, self._store.in_memory or self._store.kept_in_memory
         is_full = memory.used_bytes > memory.capacity_bytes * FULL_FROM
-        queue = self._store.in_memory or (self._store.kept_in_memory if is_full else ())
         if not queue:
             return False
         shard = self._store.read(shards.shard_by_version, queue[0])
-        if shard is not None and self._is_due(shard, is_full):
-            space, size_bytes = self._store.space, shard.content.size_bytes
-            if space.wanted_bytes:  # puts that wait go first
+        if shard is not None and shard.in_memory and shard.state in SOUND_SHARDS:
+            if queue is self._store.kept_in_memory and not is_full:
                 return False
-            copy = partial(self._copy, shard)
-            if not self._store.in_room(size_bytes, ROOM_SECONDS, self._make_room, copy):
+            may_go = is_full and self._store.policy.keeps_in_memory(shard.step)
+            is_gone = may_go and shard.state is ShardState.CLEAN and self._evict(shard)
+            if not (is_gone or self._copied(shard)):
                 return False
-        queue.popleft()
+        queue.popleft()  # also what has left memory by itself
         return True
 
-    def _is_due(self, shard: Shard, is_full: bool) -> bool:
-        """Return whether a shard is still in memory, and has to come to the disk."""
-        if not shard.in_memory or shard.state not in SOUND_SHARDS:
+    def _copied(self, shard: Shard) -> bool:
+        """Return whether a shard is on the disk, or gone; there may be no room for it."""
+        space = self._store.space
+        if space.wanted_bytes:  # puts that wait go first
             return False
-        goes = is_full and self._store.policy.keeps_in_memory(shard.step)
-        return not (goes and shard.state is ShardState.CLEAN and self._evict(shard))
+        copy, size_bytes = partial(self._copy, shard), shard.content.size_bytes
+        return bool(self._store.in_room(size_bytes, ROOM_SECONDS, self._make_room, copy))
 
     def _copy(self, shard: Shard) -> bool:
         """Copy a shard into the room that is reserved for it; return False if that was cut short.

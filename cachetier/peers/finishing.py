@@ -80,6 +80,9 @@ class Finisher:
         now = self._clock.monotonic()
         if now < max(self._began_at + self._after_seconds, self._again_at):
             return
+        # Documents are read only if somebody is gone: most looks find all owners there.
+        if not any(self._is_gone(self._keeper.head(key)) for key in keys):
+            return
         for key in keys:
             rank, document = rank_of_part(key), self._keeper.head(key)
             if rank is None or document is None or (key, document.etag) in self._done:
@@ -102,14 +105,17 @@ class Finisher:
         for entry, info in zip(part.shards, copies, strict=True):
             if info is None or to_hex(info.digest or 0) != entry.digest:
                 return False
-        owners = {info.metadata.get(STORE_KEY, "") for info in copies if info is not None}
-        return bool(owners) and not any(map(self._is_there, owners))
+        return bool(copies) and all(map(self._is_gone, copies))
 
-    def _is_there(self, owner: str) -> bool:
-        """Return whether a store was heard of lately; ``owner`` may name an epoch of it too."""
+    def _is_gone(self, info: ObjectInfo | None) -> bool:
+        """Return whether the store whose object it is was silent for long; documents name none.
+
+        They may name an epoch of it, too.
+        """
         since = self._clock.monotonic() - self._after_seconds
         lately = [name for name, at in self._heard_at.items() if at >= since]
-        return owner.partition("-")[0] in (self._membership.name, *lately)
+        owner = info.metadata.get(STORE_KEY, "").partition("-")[0] if info is not None else ""
+        return owner not in ("", self._membership.name, *lately)
 
     def _take(self, part: PartDocument, places: Sequence[str]) -> None:
         ids = SaveIds(part.run, part.step, part.save_id, part.rank, part.world_size)

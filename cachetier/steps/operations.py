@@ -464,7 +464,7 @@ class Checkpoints:
             LocalOnlyError: It will not unless it is flushed.
             NotFoundError: There is no such step or shard.
         """
-        if level is Level.LOCAL:
+        if level is Level.LOCAL and self._store.kept_in_memory:
             self._store.bring_to_disk()
             self._changes.ring()
         if level not in HERE:

@@ -338,3 +338,12 @@ def test_a_start_copies_what_the_one_before_kept_in_memory(life: Life, kept: Nod
     copy_all(node)
     assert places(life) == {1: (ShardState.DIRTY, False)}
     assert node.get("run", 1, "a") == DATA
+
+
+def test_what_left_memory_by_itself_is_forgotten(life: Life, kept: Node) -> None:
+    for step in (1, 3):
+        put_step(kept, step)
+    kept.checkpoints.delete_step("run", 1)
+    copy_all(kept)
+    assert len(kept.store.kept_in_memory) == 1
+    assert places(life)[3] == (ShardState.DIRTY, True)
