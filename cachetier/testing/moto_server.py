@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from typing import Any
 
 from cachetier.remote.s3.boto_client import Credentials
 from cachetier.testing.s3_endpoint import DEFAULT_BUCKET, S3Endpoint
@@ -23,6 +26,7 @@ def moto_server(*, port: int = 0, bucket: str = DEFAULT_BUCKET) -> Iterator[S3En
     """
     from moto.server import ThreadedMotoServer
 
+    _write_one_at_a_time()
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line for each request otherwise
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
     server.start()
@@ -34,6 +38,20 @@ def moto_server(*, port: int = 0, bucket: str = DEFAULT_BUCKET) -> Iterator[S3En
         yield endpoint
     finally:
         server.stop()
+
+
+@cache
+def _write_one_at_a_time() -> None:
+    """Have moto judge a condition and write in one, as S3 does: else two claims may both win."""
+    from moto.s3.responses import S3Response
+
+    answer, turn = S3Response._key_response, threading.RLock()
+
+    def in_turn(self: S3Response, request: Any, full_url: str) -> Any:
+        with nullcontext() if request.method in ("GET", "HEAD") else turn:
+            return answer(self, request, full_url)
+
+    S3Response._key_response = in_turn  # type: ignore[method-assign]
 
 
 def forget_buckets() -> None:

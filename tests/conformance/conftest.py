@@ -85,10 +85,3 @@ def server(request: pytest.FixtureRequest) -> S3Endpoint:
 def folder() -> str:
     """A prefix of the test's own, as the tests share servers."""
     return f"test-{next(_folders)}/"
-
-
-@pytest.fixture
-def no_look_before_a_write(request: pytest.FixtureRequest) -> None:
-    """Pass over moto, which looks and then writes: on a busy machine two of a race may win."""
-    if "moto" in request.node.name:
-        pytest.skip("moto judges a condition before it writes, not while")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 from cachetier_client import Client
 from cachetier_client.bucket_format.layout import Layout
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 
 from cachetier.console.steps import LINE_CELLS
 from cachetier.doors.http.door import HttpDoor
@@ -128,6 +128,23 @@ def test_a_node_that_was_replaced_has_a_step_again_by_the_console_alone(
         assert (tmp_path / "shard").read_bytes() == patterned(LARGE, 0)
         page.goto(str(served.service.url))
         expect(page.locator(".events")).to_contain_text("run/7 was restored to this node: 6 shards")
+
+
+def test_a_click_that_comes_before_the_scripts_is_not_lost(
+    browser: Browser, served: Served, session: Any
+) -> None:
+    """A page is seen before its scripts run: on a busy machine by seconds."""
+    held: list[Route] = []
+    with tab(browser, storage_state=session) as page:
+        page.route(re.compile("htmx.min.js"), lambda route: held.append(route))
+        page.goto(f"{served.service.url}/console/runs/llama/1", wait_until="commit")
+        page.get_by_role("gridcell").first.click()
+        page.get_by_role("button", name="Pin…").click()
+        for each in held:
+            each.continue_()
+        expect(page.get_by_role("dialog")).to_contain_text("llama / 1")
+        expect(page.locator("#shard")).to_contain_text("layer/00000/rank-0")
+    assert held
 
 
 def test_what_happens_shows_without_a_reload(page: Page, served: Served) -> None:

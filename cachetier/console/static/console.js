@@ -55,7 +55,28 @@ function back() {
   if (charts.size) loadHistory();
 }
 
-// --- dialogs -------------------------------------------------------------------------------------
+// --- clicks, and the dialog that some open -------------------------------------------------------
+
+// A page is seen before its scripts run, and a part of it before htmx has wired it.
+const ready = new Promise((resolve) => document.addEventListener("DOMContentLoaded", resolve));
+
+document.addEventListener("click", async ({ target }) => {
+  const opener = target.closest("[data-dialog]");
+  const cell = target.closest("[role=gridcell]");
+  await ready;
+  if (opener) htmx.ajax("GET", opener.dataset.dialog, { source: "#dialog", target: "#dialog-body" });
+  if (cell) showShard(cell);
+  if (target.closest("[data-close]")) $("#dialog").close();
+  if (target.closest("[data-theme-switch]")) {
+    localStorage.setItem("theme", THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]);
+    showTheme();
+  }
+});
+
+function showShard(cell) {
+  const url = `${$("#grid").dataset.url}/shards/${cell.id.slice(1)}`;
+  htmx.ajax("GET", url, { source: "#grid", target: "#shard", swap: "innerHTML" });
+}
 
 function openDialog() {
   const dialog = $("#dialog");
@@ -173,7 +194,6 @@ class Grid {
     this.place();
     element.addEventListener("scroll", () => this.follow(), { passive: true });
     element.addEventListener("keydown", (event) => this.move(event));
-    element.addEventListener("click", (event) => this.choose(event.target.closest("[role=gridcell]")));
     element.addEventListener("focusin", (event) => this.rove(event.target));
     new ResizeObserver(() => this.follow()).observe(element);
     this.rove($("[role=gridcell]", element));
@@ -247,14 +267,10 @@ class Grid {
     else if (event.key === "Home") next = line.children[1];
     else if (event.key === "End") next = line.lastElementChild;
     else if (event.key in lines) next = lines[event.key] && lines[event.key].children[Math.min(at, lines[event.key].children.length - 1)];
-    else if (event.key === "Enter" || event.key === " ") this.choose(cell);
+    else if (event.key === "Enter" || event.key === " ") showShard(cell);
     else return;
     event.preventDefault();
     if (next && next.getAttribute("role") === "gridcell") next.focus();
-  }
-
-  choose(cell) {
-    if (cell) htmx.ajax("GET", `${this.element.dataset.url}/shards/${cell.id.slice(1)}`, { target: "#shard", swap: "innerHTML" });
   }
 }
 
@@ -298,11 +314,4 @@ document.addEventListener("DOMContentLoaded", () => {
     if (event.detail.target?.id === "dialog-body") openDialog();
   });
   if (!grid) $("#dialog")?.addEventListener("close", showIfHere);
-  document.addEventListener("click", (event) => {
-    if (event.target.closest("[data-close]")) $("#dialog").close();
-    if (event.target.closest("[data-theme-switch]")) {
-      localStorage.setItem("theme", THEMES[(THEMES.indexOf(theme()) + 1) % THEMES.length]);
-      showTheme();
-    }
-  });
 });
