@@ -8,6 +8,7 @@ from pathlib import Path
 from tools import (
     cli_page,
     config_page,
+    drawings,
     fsck_page,
     install_page,
     logs_page,
@@ -23,6 +24,7 @@ from tools.helm import chart as helm_chart
 MAKERS: tuple[Callable[[], dict[Path, str]], ...] = (
     cli_page.documents,
     config_page.documents,
+    drawings.documents,
     fsck_page.documents,
     install_page.documents,
     logs_page.documents,
