@@ -232,6 +232,15 @@ def test_a_setting_and_the_aws_configuration_are_obeyed_without_asking(
         assert server.asked == []
 
 
+@pytest.mark.usefixtures("names")
+def test_a_store_that_only_the_environment_names_is_asked_for_its_style(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with odd_store(Oddity(style="virtual")) as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", str(remote_at(server).endpoint))
+        assert found_style(remote_at(server, endpoint=None)) == "virtual"
+
+
 def test_an_endpoint_of_the_environment_is_what_clients_and_peers_hear(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

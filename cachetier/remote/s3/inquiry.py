@@ -20,11 +20,10 @@ from cachetier.errors import RemoteError, RemoteRefusedError
 from cachetier.remote.s3.boto_client import (
     FoundCredentials,
     connect_to,
-    endpoint_of_profile,
     find_credentials,
 )
 from cachetier.remote.s3.boto_errors import translated_errors
-from cachetier.remote.s3.scheme import has_a_choice, stated_style
+from cachetier.remote.s3.scheme import has_a_choice, stated_style, used_endpoint
 from cachetier.remote.settings import AddressingStyle, RemoteSettings
 from cachetier.remote.stall_guard import Timeouts
 
@@ -137,8 +136,7 @@ def found_style(remote: RemoteSettings) -> AddressingStyle:
     Raises:
         ConfigError: As ``connect``.
     """
-    endpoint = remote.endpoint or endpoint_of_profile(remote.profile)
-    if (style := stated_style(remote)) != "auto" or not has_a_choice(endpoint):
+    if (style := stated_style(remote)) != "auto" or not has_a_choice(used_endpoint(remote)):
         return style
     try:
         S3Inquiry(remote, "path", STYLE_TIMEOUTS).look(remote.prefix)

@@ -59,6 +59,14 @@ def endpoint(remote: RemoteSettings) -> tuple[str, str] | None:
     return None if named is None else (f"{named}=", os.environ[named])
 
 
+def used_endpoint(remote: RemoteSettings) -> str | None:
+    """Return the endpoint that clients of ``remote`` take, by setting, environment or profile; None: AWS's."""
+    from cachetier.remote.s3.boto_client import endpoint_of_profile
+
+    _, url = endpoint(remote) or ("", endpoint_of_profile(remote.profile))
+    return url
+
+
 def for_clients(remote: RemoteSettings) -> dict[str, Any]:
     where = "bucket", "prefix", "endpoint", "region", "addressing_style"
     how = "verify", "conditional_writes", "spread"
@@ -77,12 +85,10 @@ def resolved(remote: RemoteSettings, directory: Path) -> RemoteSettings:
 
     Nobody waits long for an answer: a client of ``auto`` asks again.
     """
-    from cachetier.remote.s3.boto_client import endpoint_of_profile
     from cachetier.remote.s3.inquiry import found_style
 
     # Clients and peers hear of it, and they have another environment.
-    _, url = endpoint(remote) or ("", endpoint_of_profile(remote.profile))
-    remote = replace(remote, endpoint=url)
+    remote = replace(remote, endpoint=used_endpoint(remote))
     kept = _kept(directory).get(remote.place, ())
     if "readback" in kept and "checksum" not in remote.stated:
         remote = replace(remote, verify="readback")
