@@ -60,7 +60,7 @@ def endpoint(remote: RemoteSettings) -> tuple[str, str] | None:
 
 
 def used_endpoint(remote: RemoteSettings) -> str | None:
-    """Return the endpoint that clients of ``remote`` take, by setting, environment or profile; None: AWS's."""
+    """Return the endpoint that the clients of ``remote`` take; None for AWS's own."""
     from cachetier.remote.s3.boto_client import endpoint_of_profile
 
     _, url = endpoint(remote) or ("", endpoint_of_profile(remote.profile))
