@@ -121,5 +121,5 @@ def table_of(text: str) -> Any:
     except (ValueError, RecursionError):
         raise ValueError(f"""{text!r} is not JSON such as '{{"name": "value"}}'""") from None
     if twice:
-        raise ValueError(f"{twice[0]!r} is there twice")
+        raise ValueError(f"{twice[0]!r} appears twice")
     return found

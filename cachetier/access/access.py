@@ -213,7 +213,7 @@ class Access:
         if not isinstance(name, str) or name not in self._named:
             raise InvalidRequestError(
                 f"there is no principal {str(name)[:60]!r}",
-                hint=f"There are: {', '.join(self._named)}. More are set as [[principal]].",
+                hint=f"Known principals: {', '.join(self._named)}. Add others as [[principal]].",
             )
         return self._named[name]
 

@@ -171,7 +171,9 @@ class Quotas:
             size = shown_size(more.get("size_bytes", 0))
             what = f"{size} are more than fits" if for_ever else f"no room for {size}"
             own = f"the share of {name}: {full}"
-            refused = ShareFullError(f"{what} in {own if name == caller else 'a share of others'}")
+            refused = ShareFullError(
+                f"{what} in {own if name == caller else 'the share of another principal'}"
+            )
             refused.for_ever = for_ever
             return refused
 

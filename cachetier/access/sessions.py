@@ -77,7 +77,9 @@ class Sessions:
             InvalidRequestError: There is no such door.
         """
         if caller.session is not None:
-            raise ForbiddenError("a session makes no links", hint="Run `cachetier console`.")
+            raise ForbiddenError(
+                "a browser session cannot create sign-in links", hint="Run `cachetier console`."
+            )
         if base is None:
             raise InvalidRequestError("this service has no HTTP door", hint="Set `http`.")
         here = base.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")

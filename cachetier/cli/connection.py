@@ -101,7 +101,7 @@ def not_durable_if_answering(url: str | None) -> Iterator[None]:
     except DeadlineError as error:
         if _trouble_with(url) is not None:
             raise
-        raise NotDurableError(f"it is not known to be durable in time: {error}") from error
+        raise NotDurableError(f"no answer in time whether it is durable: {error}") from error
 
 
 def _look_on(url: str, seconds: float, done: threading.Event, soon: bool) -> None:
@@ -227,7 +227,7 @@ def located(
             found = place.run, place.step, wanted  # whose error says what lacks
     if found is None:
         where = "/".join((run, *path))
-        hint = f"`cachetier ls {run} --all` lists what is."
+        hint = f"`cachetier ls {run} --all` lists the steps that exist."
         raise NotFoundError(f"nothing is saved under {where}", hint=hint)
     return found
 

@@ -405,7 +405,7 @@ def _too_many(ctx: click.Context, word: str, words: list[str]) -> UsageMistakeEr
     before = words[words.index(word) - 1] if word in words[1:] else ""
     if before in options_of(ctx, only_flags=True):
         hint = f"Give {before} alone, or leave it out."
-        return UsageMistakeError(f"{before} takes no value, not {word!r} either", hint)
+        return UsageMistakeError(f"{before} takes no value: {word!r} is one too many", hint)
     return UsageMistakeError(f"`{ctx.command_path}` does not take {word!r}", usage_hint(ctx))
 
 

@@ -113,7 +113,7 @@ def _step_of(client: Client, run: str, step: int) -> StepInfo:
         return client.step(run, step)
     except NotFoundError as error:
         if below := paths_below(client, run, step):
-            error.hint = f"Under its path was saved {', '.join(below)}: cachetier ls {below[0]}"
+            error.hint = f"Saved below that path: {', '.join(below)}. See cachetier ls {below[0]}"
         raise
 
 
@@ -350,7 +350,7 @@ def pin(
     if not list_ and (run is None or step is None):
         refuse(
             "`cachetier pin` needs RUN and STEP",
-            "Give it: cachetier pin RUN STEP; --list lists what is pinned.",
+            "Give both: cachetier pin RUN STEP; --list shows the pinned steps.",
         )
     if run is None or step is None:
         _show_pins(client.pins(), as_json)

@@ -309,7 +309,7 @@ def _check_target(file: str, name: str, as_json: bool) -> None:
     if file != "-" and (file.endswith("/") or out.is_dir()):
         refuse(f"{file} is a directory", f"Name the file: {out / Path(name).name}")
     if file != "-" and not out.parent.is_dir():
-        refuse(f"there is no directory {out.parent}", "Make it first.")
+        refuse(f"there is no directory {out.parent}", "Create that directory first.")
 
 
 def _span(part: tuple[int | None, int | None] | None, size_bytes: int) -> tuple[int, int]:
@@ -515,7 +515,9 @@ def _found(
     for key in keys:
         info = store.head(key)
         if info is None:
-            raise InvalidRequestError(f"there is no object in {source}", hint="Look for another.")
+            raise InvalidRequestError(
+                f"there is no object in {source}", hint="Name a prefix or an object that exists."
+            )
         found.append(
             StepSourceFile(
                 key.removeprefix(prefix),
@@ -643,8 +645,8 @@ def _bring(
     if left.shards:
         still = f"{counted(left.shards, 'shard')}, {shown_size(left.size_bytes)}"
         raise DeadlineError(
-            f"{still} of {path_of(run, step)} are still to come after {timeout:g} s",
-            hint="It goes on: call it again to wait for the rest.",
+            f"{still} of {path_of(run, step)} are not restored after {timeout:g} s",
+            hint="The restore continues: call it again to wait for the rest.",
         )
     document = {"run": run, "step": step, "brought_shards": brought[0], "brought_bytes": brought[1]}
     came = f"{counted(brought[0], 'shard')}, {shown_size(brought[1])} came back"

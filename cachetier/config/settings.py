@@ -560,7 +560,7 @@ class Settings:
         paths += [self.admin_socket] if self.admin_socket else []  # shared with nobody
         for path in paths:
             if paths.count(path) > 1:
-                raise ValueError(f"{path} is the socket of two: each needs one of its own")
+                raise ValueError(f"{path} is the socket of two principals: give each its own")
             length = len(os.fsencode(path))
             if length > SOCKET_PATH_LIMIT_BYTES:
                 raise ValueError(

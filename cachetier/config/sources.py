@@ -146,7 +146,7 @@ def read_file(path: Path) -> SettingsFile:
         raise ConfigError(f"{path} is not UTF-8 (at line {line})", hint=_FILE_HINT) from None
     except tomllib.TOMLDecodeError as error:
         if twice := _given_twice(text):
-            hint = "Keep one of the two: a key, or a table, stands once."
+            hint = "Keep one of the two: a key or table may appear once only."
             raise ConfigError(f"{path}: {twice}", hint=hint) from None
         raise ConfigError(f"{path} is not TOML: {error}", hint=_TOML_HINT) from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, and the like

@@ -133,17 +133,15 @@ def each_read(read: Callable[[str, object], T], given: Mapping[str, object]) -> 
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text: put it in quotes")  # noqa: TRY004  not TypeError
+        raise ValueError(f"{value!r} is not a string: put it in quotes")  # noqa: TRY004  not TypeError
     return value
 
 
 def _secret(value: object) -> Secret:
     if not isinstance(value, str):
-        raise ValueError("it is no text: put it in quotes")  # noqa: TRY004  and it is not shown
+        raise ValueError("it is not a string: put it in quotes")  # noqa: TRY004  and it is not shown
     if not re.fullmatch(r"[!-~]+", value):
-        raise ValueError(
-            "no header can carry it: take letters, digits and signs of ASCII, no space"
-        )
+        raise ValueError("a header cannot carry it: use ASCII letters, digits and signs, no space")
     if len(value) < LEAST_CHARACTERS:
         raise ValueError(
             f"it has {len(value)} characters, and {LEAST_CHARACTERS} are the least: "

@@ -431,7 +431,7 @@ def judge_quota(
     values = {"project_quotas": enforced, "project": project, "limit_bytes": total_bytes}
     if not enforced or not project:
         on = "is in no project" if enforced else "is not under a project quota"
-        seen = "what a rank writes past its reservation is seen and refused 20 times a second"
+        seen = "writes beyond a reservation are found and refused 20 times a second"
         return ok(f"cache_dir {on}: {seen}", **values)
     bound = f"the quota of project {project} ends the cache at {shown_size(total_bytes)}"
     if total_bytes > QUOTA_SHARE * capacity_bytes:

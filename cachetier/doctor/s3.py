@@ -263,7 +263,9 @@ def judge_lifecycle(rules: Sequence[Mapping[str, Any]], prefix: str) -> CheckRes
     if found:
         return ok(f"unfinished uploads go after {min(found)} d", abort_days=min(found))
     fix = "Add a rule with AbortIncompleteMultipartUpload (7 days) for the prefix."
-    return warn("no rule aborts unfinished uploads: they are paid for, unseen", fix)
+    return warn(
+        "no rule aborts unfinished uploads: they cost money, and no listing shows them", fix
+    )
 
 
 def _meets(rule: Mapping[str, Any], prefix: str) -> bool:

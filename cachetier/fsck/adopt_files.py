@@ -246,7 +246,7 @@ def content_in(lost: LostAndFound, file_id: str, size_bytes: int) -> Content:
     """
     with open(lost.path(file_id), "rb", buffering=0, opener=unfollowed) as file:
         if os.fstat(file.fileno()).st_size != size_bytes:
-            raise IntegrityError("the file has another size than it says")
+            raise IntegrityError("the file has another size than its label says")
         return content_of(size_bytes, lambda at: os.pread(file.fileno(), BLOCK_BYTES, at))
 
 

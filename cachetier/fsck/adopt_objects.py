@@ -73,7 +73,7 @@ class ObjectAdopter:
         first = lost.first
         newest = self._store.read(objects.current, first.run, first.key)
         if newest is not None and (newest.etag == first.etag or newest.committed_at >= first.at):
-            return "the catalog has it, or what came after it"
+            return "the catalog has it, or a newer version"
         made_up, doubt = self._made_up_for(first)
         if made_up is not None:
             return made_up

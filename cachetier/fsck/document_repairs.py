@@ -93,12 +93,12 @@ class DocumentRepairs:
         except IntegrityError:
             pass
         else:
-            raise LeftError("it was written again meanwhile: look again")
+            raise LeftError("somebody wrote it again during the repair: run fsck again")
         claimed = publication.claim(self._claimant(save), None, secrets.token_hex(8))
         claimed = replace(claimed, location=self._location(remote, save))
         over = SeenManifest(claimed, info.etag) if info is not None else None
         if remote.bucket.put_manifest(claimed, over) is None:
-            raise LeftError("it was written again meanwhile: look again")
+            raise LeftError("somebody wrote it again during the repair: run fsck again")
         return self.publish_again(finding)
 
     def write_part(self, finding: Finding) -> str:

@@ -66,8 +66,8 @@ class FindingKind(StrEnum):
     ROW_CONTRADICTS = (
         "row_contradicts",
         (
-            "a row says what cannot be: clean and at no remote; dirty in a published step; evicted "
-            "and here; stored otherwise than the part says"
+            "a row contradicts itself or its step: clean and at no remote; dirty in a published "
+            "step; evicted and here; stored otherwise than the part says"
         ),
         (
             "corrects the row by the documents in the bucket and a look at the object: clean if "

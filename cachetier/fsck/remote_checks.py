@@ -257,7 +257,7 @@ class RemoteChecks:
 
     def _stray(self, save: Save, key: str, seen: ObjectInfo | RemoteRefusedError) -> Finding:
         if isinstance(seen, RemoteRefusedError):
-            message = f"{key} is left alone, as a look is refused: {seen.message}"
+            message = f"{key} is left alone: the bucket does not show it: {seen.message}"
             return self._of(FindingKind.OBJECT_NOT_OURS, save, message, key=key)
         if seen.metadata.get(SAVE_KEY) == save.save_id or f"/{RESERVED_SEGMENT}/" in key:
             message = f"the save does not name the object {key}"
@@ -324,7 +324,10 @@ def _object_problem(
 ) -> tuple[FindingKind | None, str]:
     """Say what is wrong with an object that a remote was verified to hold."""
     if isinstance(seen, RemoteRefusedError):
-        return FindingKind.OBJECT_FOREIGN, f"a look at its object is refused: {seen.message}"
+        return (
+            FindingKind.OBJECT_FOREIGN,
+            f"the bucket does not show its object: {seen.message}",
+        )
     if seen is None:
         what = "its object" if stored.pack is None else "the pack that holds it"
         return FindingKind.OBJECT_MISSING, f"{what} is missing"

@@ -98,7 +98,7 @@ class _RowRepairs:
         if right.name != row.name and right.name in taken:
             raise LeftError(f"it was {right.name}, as another row says it is: save the step again")
         self._catalog.run(shards.rewrite, finding.version, save.save_id, right)
-        return "its row is what it was"
+        return "its row is unchanged"
 
     def _content(self, finding: Finding, row: DamagedRow) -> Content | None:
         """Describe the bytes here, if there are any, whatever they are."""

@@ -135,7 +135,7 @@ def _looked(
     sleep: Sleep,
 ) -> Iterator[Finding]:
     if not report.online and connection.is_log_lost(cache_dir / CATALOG_NAME):
-        message = "commits that were acknowledged went with its log"
+        message = "acknowledged commits were lost with its log"
         yield Finding(FindingKind.LOG_LOST, message)
     try:
         with viewed(cache_dir, alone=not report.online) as view:
@@ -235,7 +235,7 @@ def _taken_back(
         return False
     if not adopters:
         assert loss is not None, "--adopt asks the remote"
-        yield RepairOutcome(loss, False, "the remote is to be asked for each file: no --local")
+        yield RepairOutcome(loss, False, "the remote is asked for each file: leave out --local")
         return False
     for adopter in adopters:
         yield from adopter.all(say)

@@ -56,7 +56,7 @@ class Admission:
                 f"cannot extend {staged.reserved_bytes} reserved bytes to {total_bytes}"
             )
         if in_memory(staged.file_id):
-            raise InvalidRequestError("a put in memory has the size that it began with")
+            raise InvalidRequestError("a put in memory cannot grow")
         more = total_bytes - staged.reserved_bytes
         extended = self.in_room(
             more, timeout_seconds, lambda: self._store.extend(staged, total_bytes)
@@ -98,7 +98,7 @@ class Admission:
         if refusal is not None:
             raise BackpressureError(
                 f"no new put is accepted for {holder or 'anybody'}: {refusal}",
-                hint="Close what is open, or end the process that has it; then put again.",
+                hint="Close the open file, or end the process that has it open; then put again.",
             )
 
     def full(self, size_bytes: int) -> BackpressureError:

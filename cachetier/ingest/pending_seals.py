@@ -254,7 +254,7 @@ def _ids_of(pending: PendingSeal, save: Save, rank: int, key: str) -> SaveIds:
         raise IntegrityError(f"{key} is the pending seal of another part: {claimed}")
     for entry in pending.shards:
         if entry.codec is not Codec.RAW or entry.rank != rank or entry.pack is not None:
-            raise IntegrityError(f"{key} describes {entry.name} as no client stores it")
+            raise IntegrityError(f"{key} describes {entry.name} in a form that no client writes")
         try:
             entry.content().checked()
         except CachetierError as error:

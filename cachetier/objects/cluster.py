@@ -240,7 +240,7 @@ class MountOrder:
                 self._store.write(objects.record_waits, marker.version, waits)
         for note in owed:
             if not self._write_note(note.epoch, note.opened_at):
-                raise TransientError(f"the notes of {run} are owed still")
+                raise TransientError(f"the notes of {run} are not in the bucket yet")
         with self._changed:
             self._owes = self._unlisted > 0 or self._is_held()
         self._ring()

@@ -179,6 +179,6 @@ def _new_object(
 
 def _not_shown(mount: Mount, why: str) -> NotDurableError:
     return NotDurableError(
-        f"what was written is safe on this node, but the bucket does not show it: {why}",
+        f"the object is safe on this node, but not visible in the bucket yet: {why}",
         run=mount.run,
     )

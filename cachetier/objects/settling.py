@@ -50,7 +50,9 @@ class Settling:
             self._ordering.release(mount, key)
             return {"key": key}
         if what not in ("ours", "theirs"):
-            raise InvalidRequestError(f"cannot keep {shown(what)}", hint="Keep ours, or theirs.")
+            raise InvalidRequestError(
+                f"cannot keep {shown(what)}", hint="Name one of: ours, theirs."
+            )
         return {"key": key, "replaces": self._keep(mount, key, ours=what == "ours")}
 
     def _keep(self, mount: str, key: str, *, ours: bool) -> str:

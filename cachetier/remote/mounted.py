@@ -38,7 +38,7 @@ class MountBuckets:
         if mount is None:
             raise RemoteRefusedError(
                 f"no [[s3_mount]] is {run}",
-                hint="Name it in the settings again: what it has here cannot be reached without.",
+                hint="Add that [[s3_mount]] again: its objects on this node need it.",
             )
         return mount
 

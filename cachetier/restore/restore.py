@@ -259,7 +259,7 @@ class Restore:
         restored = self._local(self._find(run, step, name)[0])
         if restored is None:
             raise BackpressureError(
-                "the restored shard had to make room at once", run=run, step=step, name=name
+                "the restored shard was evicted at once to make room", run=run, step=step, name=name
             )
         return Opened(restored.shard, restored.descriptor, restored.body, "remote")
 

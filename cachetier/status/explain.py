@@ -97,7 +97,7 @@ def _whereabouts(step: StepInfo, now: float) -> Iterator[str]:
         after = ""
         if step.started_at is not None:
             took = shown_span(max(0.0, step.published_at - step.started_at))
-            after = f", from {took} after its save began on"
+            after = f" ({took} after its save began)"
         since = shown_span(max(0.0, now - step.published_at))
         yield f"It has been durable for {since}{after}."
     states = Counter(shard.state for shard in step.shards)
@@ -153,10 +153,14 @@ def _draining(step: StepInfo, status: Status, now: float) -> tuple[str, list[str
     if not step.dirty_bytes:
         others = len(missing_ranks(step.world_size, step.ranks))
         if others:
-            found.append(f"All of this node is in S3; {are(others, 'rank')} due elsewhere.")
+            found.append(f"All of this node is in S3; {are(others, 'rank')} due from other nodes.")
             move = "Look at the nodes of the others: cachetier status RUN STEP there, or top."
             return "nodes", found, move
-        return "publication", ["All of it is in S3; it is published with the next look."], ""
+        return (
+            "publication",
+            ["All of it is in S3; the drain will publish it soon."],
+            "",
+        )
     found.append(f"{_left(step)} left to send; {_eta(step, status)}")
     if remote["state"] in ("unreachable", "refused"):
         found.append(f"{remote_trouble(remote, now)}.")

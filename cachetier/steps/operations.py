@@ -297,7 +297,7 @@ class Checkpoints:
         where = save and (save.number, self._remote, version)
         found = self._store.look(figures.shard_place, *where) if where else None
         if found is None:
-            raise NotFoundError(f"this shard of {run}/{step} is gone, or another came", run=run)
+            raise NotFoundError(f"this shard of {run}/{step} was deleted or replaced", run=run)
         return found
 
     def branches(self, run: str, level: Level | None = None) -> list[StepView]:

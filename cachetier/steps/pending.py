@@ -126,7 +126,7 @@ def drained(
             return left
         raise NotDurableError(
             f"this node has nothing of {named}, and S3 has not answered in {seconds:g} s",
-            hint="Is it spelt so? See `cachetier ls`, and `cachetier status` for S3.",
+            hint="Check the name with `cachetier ls`, and S3 with `cachetier status`.",
             run=run,
             step=step,
         )

@@ -145,7 +145,7 @@ class WholeSteps:
         if asked.ranks and not meant:
             raise InvalidRequestError(
                 f"these ranks put nothing into {run}/{step}",
-                hint=f"It is of the ranks 0 to {found.manifest.world_size - 1}.",
+                hint=f"The step has ranks 0 to {found.manifest.world_size - 1}.",
             )
         return found, meant
 
@@ -161,7 +161,7 @@ class WholeSteps:
         coming, limit_bytes = RemainingShards.of(wanted), self._store.space.limit_bytes
         if coming.size_bytes > limit_bytes:
             raise InvalidRequestError(
-                f"{shown_size(coming.size_bytes)} would come, and the cache has room for "
+                f"{shown_size(coming.size_bytes)} are to be restored, and the cache has room for "
                 f"{shown_size(limit_bytes)}",
                 hint="Name the ranks that this node needs, or raise `capacity`.",
             )

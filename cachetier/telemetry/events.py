@@ -159,10 +159,12 @@ SERVICE_FENCED = _event(
 CATALOG_UNREADABLE = _error(
     "catalog.unreadable", "the catalog cannot be read: %(reason)s", alike=("reason",)
 )
-NODE_LEAVING = _info("node.leaving", "leaving the node: no more puts, and all is flushed")
+NODE_LEAVING = _info(
+    "node.leaving", "leaving the node: no more puts are taken, every step is flushed"
+)
 NODE_STAYS = _info("node.stays", "leaving was cancelled: the node takes puts again")
 NODE_STEP_BEHIND = _warning(
-    "node.step_behind", "the newest step of %(run)s may stay behind: %(reason)s"
+    "node.step_behind", "the newest step of %(run)s may not become durable: %(reason)s"
 )
 NODE_BEHIND = _error(
     "node.behind",
@@ -208,7 +210,7 @@ OBJECT_SHOWN = _debug(
     *("deleted", "seconds", "phases"),
 )
 OBJECT_CONFLICT = _error(
-    "object.conflict", "a person must decide about an object of %(run)s: %(reason)s", "name"
+    "object.conflict", "an operator must decide about an object of %(run)s: %(reason)s", "name"
 )
 OBJECT_SUPERSEDED = _warning(
     "object.superseded", "%(name)s of %(run)s could not be written to its bucket: %(reason)s"
@@ -248,7 +250,7 @@ SHARD_QUARANTINED = _error(
     *("save_id", "rank"),
 )
 SHARD_CONFLICT = _error(
-    "shard.conflict", "a person must look at %(run)s/%(step)d: %(reason)s", "name", "remote"
+    "shard.conflict", "an operator must look at %(run)s/%(step)d: %(reason)s", "name", "remote"
 )
 PART_DRAINED = _info(
     "part.drained",
@@ -471,7 +473,7 @@ REQUEST_FAILED = _error(
     "request.failed", "%(door)s request %(operation)r failed", alike=("door", "operation")
 )
 ANSWER_CUT_OFF = _error("answer.cut_off", "an answer was cut off: %(reason)s", "code")
-SESSION_FAILED = _error("session.failed", "a session ended badly")
+SESSION_FAILED = _error("session.failed", "a session ended because of a defect in cachetier")
 STAGED_LEFT = _error("staged.left", "a staged shard could not be dropped")
 ACCEPT_FAILED = _error("accept.failed", "accepting a connection failed", alike=())
 SCRAPE_FAILED = _error(
@@ -497,6 +499,6 @@ AUDIT_FAILED = _error("audit.failed", "a line of the audit log could not be writ
 LIBRARY = _event("library", logging.WARNING, "%(text)s", "logger", alike=("logger", "text"))
 DEFECT = _error("defect", "thread %(thread)s ended because of a defect in cachetier")
 REPEATED = _warning(
-    "log.repeated", "%(times)d more of %(of)s in %(seconds)d s, not written", "like"
+    "log.repeated", "%(times)d more events of %(of)s in %(seconds)d s were not written", "like"
 )
 TRACE_FAILED = _warning("trace.failed", "spans could not be made: %(reason)s", alike=())

@@ -40,7 +40,9 @@ def placed(dest: str | os.PathLike[str], *, one_file: bool = False) -> Iterator[
     """
     target = Path(os.path.abspath(dest))
     if not target.parent.is_dir():
-        raise InvalidRequestError(f"there is no {target.parent}", hint="Make it first.")
+        raise InvalidRequestError(
+            f"there is no {target.parent}", hint="Create that directory first."
+        )
     _refuse_taken(target)
     folder = target.with_name(f".{target.name[:64]}.{secrets.token_hex(4)}")
     folder.mkdir()
@@ -131,7 +133,9 @@ def files_of(source: str | os.PathLike[str]) -> list[StepSourceFile]:
             raise InvalidRequestError(f"{path} is no file", hint="Remove it, or import its target.")
         found.append(StepSourceFile(name, path.stat().st_size, partial(_pieces, path)))
     if not found:
-        raise InvalidRequestError(f"there is no file in {source}", hint="Look for another path.")
+        raise InvalidRequestError(
+            f"there is no file in {source}", hint="Name a path that has files."
+        )
     return found
 
 
@@ -166,7 +170,8 @@ def import_files(
                     stream.write(piece)
             if file.digest not in (None, checkpoint.receipts[file.name].digest):
                 raise IntegrityError(
-                    f"{file.name} is not what its source says it is", hint="Import it again."
+                    f"{file.name} does not have the digest of its source",
+                    hint="Import it again.",
                 )
     return checkpoint.receipts
 

@@ -281,7 +281,7 @@ def test_a_wait_whose_time_is_over_is_not_durable_however_busy_the_service_is(
     for call in ("flush", "wait"):
         service.refusals[call] = [Refusal(code)] * 1000
         with Client(service.url, run="a-run", clock=FakeClock()) as client:
-            with pytest.raises(NotDurableError, match=f"not known to be durable.*{code}"):
+            with pytest.raises(NotDurableError, match=f"whether it is durable.*{code}"):
                 getattr(client, call)("a-run", 7, timeout_seconds=0.0)
 
 

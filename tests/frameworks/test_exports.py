@@ -237,7 +237,7 @@ def test_what_is_there_already_is_not_touched(client: Client, out: Path) -> None
     for to in ("dcp", "torch"):
         with pytest.raises(InvalidRequestError, match="exists already"):
             export_step(ADDRESS, out / "kept", to, client=client)
-        with pytest.raises(InvalidRequestError, match="Make it first"):
+        with pytest.raises(InvalidRequestError, match="Create that directory first"):
             export_step(ADDRESS, out / "no" / "folder", to, client=client)
     with pytest.raises(InvalidRequestError, match="not one of dcp"):
         export_step(ADDRESS, out / "x", "onnx", client=client)

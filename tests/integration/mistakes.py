@@ -169,7 +169,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("put - r 1 --name w --level fsync", "--level 'fsync'|replicated", "Choose one"),
     ("get r 1 --name w --json", "cannot share standard output", "Name a file"),
     ("get r 1 --name w /", "/ is a directory", "Name the file"),
-    ("get r 1 --name w /nowhere/x", "no directory /nowhere", "Make it first"),
+    ("get r 1 --name w /nowhere/x", "no directory /nowhere", "Create that directory first"),
     ("get r 1 --name w --range all out", "--range 'all'", "FIRST-LAST"),
     ("ls train seven", "STEP: 'seven' is not a whole number", "--help"),
     ("ls --level durabel", "--level 'durabel'", "durable?"),

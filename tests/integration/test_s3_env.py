@@ -132,7 +132,7 @@ def test_requests_to_the_node_go_past_the_proxies_of_the_environment(
     [
         (("--mount", "lgos"), "It has: t-data, logs"),
         (("--mount", "logs", "--principal", "team"), "has no mount 'logs'"),
-        (("--principal", "nobody"), "There are: scraper, team, owner"),
+        (("--principal", "nobody"), "Known principals: scraper, team, owner"),
         (("--expires", "soon"), "Write 12h, 30d or never"),
     ],
 )

@@ -52,7 +52,7 @@ def test_a_token_is_listed_and_revoked(node: Served) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("token", "create", "nobody"), "There are: scraper, team, owner"),
+        (("token", "create", "nobody"), "Known principals: scraper, team, owner"),
         (("token", "create", "team", "--expires", "soon"), "Write 12h, 30d or never"),
         (("token", "revoke", "00000000"), "`cachetier token list` shows their ids"),
     ],

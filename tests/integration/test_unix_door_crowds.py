@@ -143,7 +143,7 @@ def test_large_frames_wait_for_memory_together(door: Door, monkeypatch: pytest.M
 
     answers = [receive_frame(rank.socket).header["error"]["message"] for rank in (held, late)]
 
-    assert any("stood still" in answer for answer in answers)
+    assert any("rest of a frame" in answer for answer in answers)
     assert door.door._room._free_bytes in (5 << 20, (5 << 20) - ((4 << 20) + 100))
 
 

@@ -126,7 +126,7 @@ def test_a_service_too_busy_to_answer_in_time_is_not_one_that_is_away(
     with serving() as served:
         outcome = run(served, *words)
     assert outcome.code == 3
-    assert "It is not known to be durable in time: " in outcome.err
+    assert "No answer in time whether it is durable: " in outcome.err
 
 
 def test_nothing_is_said_while_a_service_that_is_well_makes_a_verb_wait() -> None:

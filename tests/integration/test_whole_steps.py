@@ -140,7 +140,9 @@ def test_a_step_is_coming_until_it_is_here(replaced: Replaced) -> None:
 def test_more_than_the_cache_holds_is_refused_with_what_to_do(
     replaced: Replaced, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(InvalidRequestError, match=r"16\.8 MB would come, .* 8\.4 MB") as refused:
+    with pytest.raises(
+        InvalidRequestError, match=r"16\.8 MB are to be restored, .* 8\.4 MB"
+    ) as refused:
         replaced.steps.begin("run", 7)
     assert "Name the ranks" in (refused.value.hint or "")
     replaced.steps.begin("run", 7, (0,))
@@ -152,7 +154,7 @@ def test_what_cannot_be_restored_is_said_at_once(replaced: Replaced) -> None:
         replaced.steps.begin("run", 8)
     with pytest.raises(InvalidRequestError, match="these ranks put nothing") as refused:
         replaced.steps.begin("run", 7, (2,))
-    assert refused.value.hint == "It is of the ranks 0 to 1."
+    assert refused.value.hint == "The step has ranks 0 to 1."
 
 
 def test_what_is_damaged_in_the_bucket_is_told_and_not_kept(

@@ -103,7 +103,7 @@ def _answer_with_problems(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
-            response = problem_response(MethodError(f"{request.method} is not taken here"))
+            response = problem_response(MethodError(f"{request.method} is not allowed here"))
             response.headers.update(error.headers or {})
             return response
         if error.status_code == 404:

@@ -79,7 +79,7 @@ def check_csrf(secret: str, given: str) -> None:
     """
     if not hmac.compare_digest(given.encode(), csrf_of(secret).encode()):
         raise CrossSiteError(
-            "the CSRF token of the session is not with this change",
+            "the request lacks the CSRF token of the session",
             hint=f"Send it as {CSRF_HEADER}; or send `Authorization: Bearer`, and no cookie.",
         )
 

@@ -81,7 +81,7 @@ def _answering(not_ready: NotReady) -> ASGIApp:
         if scope["path"] not in OPEN_PATHS:
             response = problem_response(RouteError("this port serves /livez and /readyz"))
         elif scope["method"] not in ("GET", "HEAD"):
-            response = problem_response(MethodError(f"{scope['method']} is not taken here"))
+            response = problem_response(MethodError(f"{scope['method']} is not allowed here"))
         else:
             response = livez() if scope["path"] == "/livez" else readyz(not_ready)
         await response(scope, receive, send)

@@ -83,7 +83,7 @@ class Guard(Front):
     async def _probe(self, scope: Scope, exchange: Exchange) -> None:
         """Answer a probe, whose body nobody waits for."""
         if scope["method"] not in ("GET", "HEAD"):
-            raise MethodError(f"{scope['method']} is not taken here")
+            raise MethodError(f"{scope['method']} is not allowed here")
         await self._routes(scope, _replay(b"", exchange.receive), exchange.send)
 
     async def _page(self, scope: Scope, exchange: Exchange) -> None:

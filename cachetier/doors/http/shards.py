@@ -246,7 +246,7 @@ def _close(opened: Opened | None) -> None:
 
 def _put_of(target: RequestTarget, query: Query, headers: Headers) -> HttpPut:
     if "content-range" in headers:
-        raise InvalidRequestError("a shard is put whole: Content-Range is not taken")
+        raise InvalidRequestError("a shard is put whole: Content-Range is not supported")
     run, step, name = _ids(target)
     ids = SaveIds(
         run=run,

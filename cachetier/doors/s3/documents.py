@@ -142,5 +142,5 @@ class _Reader(ContentHandler):
 
     def _keep(self, record: dict[str, str], field: str, text: str) -> None:
         if field in record or len(record) == _FIELDS_LIMIT:
-            raise refused("MalformedXML", f"{field[:60]} is there twice, or too much is")
+            raise refused("MalformedXML", f"{field[:60]} appears twice, or too much is")
         record[field] = text

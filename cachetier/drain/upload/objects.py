@@ -168,7 +168,7 @@ def delete_object(context: UploadContext, target: ObjectTarget) -> None:
         target.over(info)
         with suppress(PreconditionFailedError):
             context.store.delete(target.key, info.etag)
-    raise RemoteError(f"{target.key} stays in the bucket, deleted as it was", key=target.key)
+    raise RemoteError(f"{target.key} was deleted in the bucket, and is still there", key=target.key)
 
 
 def confirmed_head(
@@ -194,5 +194,5 @@ def confirmed_head(
         listed = () if key.endswith("/") else store.list_page(key, "", "", 1).objects
         agrees = not any(each.key == key for each in listed)
     if not agrees:
-        raise RemoteDigestError(f"{key} is described in two ways", key=key)
+        raise RemoteDigestError(f"two answers of the store about {key} differ", key=key)
     return info

@@ -54,7 +54,7 @@ def refuse_exposed(cache_dir: Path, user: int) -> None:
     for path, inside in _entries(cache_dir):
         if stat.S_ISLNK(inside.st_mode):
             raise ConfigError(
-                f"{path} is a symbolic link, and none is followed in cache_dir",
+                f"{path} is a symbolic link: links in cache_dir are not followed",
                 hint="Put what it points to in its place; cache_dir itself may be a link.",
             )
         if inside.st_uid not in (user, 0):

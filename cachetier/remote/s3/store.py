@@ -380,7 +380,9 @@ class S3ObjectStore:
             raise SourceChangedError(error.message, key=key) from error
         if etag is not None and _etag(answer) not in ("", etag):  # some stores ignore If-Match
             answer["Body"].close()
-            raise SourceChangedError(f"{key}: the store has version {_etag(answer)}", key=key)
+            raise SourceChangedError(
+                f"{key}: the store has another version, {_etag(answer)}", key=key
+            )
         begins_at, span = range_of(answer.get("ContentRange"))
         if span is not None:
             answer.setdefault("ContentLength", span)
@@ -434,7 +436,7 @@ class S3ObjectStore:
         etag = None if found is None else found.etag
         holds = found is None if condition.absent else etag == condition.etag
         if not holds:
-            raise PreconditionFailedError(f"{key}: the store has version {etag}", key=key)
+            raise PreconditionFailedError(f"{key}: the store has another version, {etag}", key=key)
 
     def _new_object(
         self, key: str, metadata: Metadata | None, headers: Headers | None

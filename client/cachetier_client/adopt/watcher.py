@@ -145,7 +145,7 @@ class Watcher:
             self._inotify.close()
             self._bridge.close()
             for save in list(self._pending.values()):
-                hint = "Watch again: it is kept."
+                hint = "Start the watcher again: the files are kept."
                 self._warn(save.path, save.step, "is not copied yet", hint, failed=True)
         if self._defect is not None:
             raise self._defect

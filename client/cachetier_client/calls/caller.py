@@ -374,7 +374,7 @@ def _not_durable_in_time(seconds: float) -> Iterator[None]:
         yield
     except (BusyError, StoppingError) as error:
         raise NotDurableError(
-            f"it is not known to be durable after {seconds:g} s: {error.message} ({error.code})",
+            f"no answer after {seconds:g} s whether it is durable: {error.message} ({error.code})",
         ) from error
 
 

@@ -268,7 +268,7 @@ class CachetierFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if spool is None:
             if target_path[-1].endswith(HELD_SUFFIX):
                 raise InvalidRequestError(
-                    f"{path1} is stored; as {path2} it would be lost when this process ends",
+                    f"{path1} is stored; {path2} would be lost when this process ends",
                     hint=f"Move it to a name that does not end in {HELD_SUFFIX}.",
                 )
             self._tree.removable([self._address(path1)], recursive=recursive)

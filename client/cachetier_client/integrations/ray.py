@@ -96,7 +96,7 @@ class CachetierUpload:
             )
         if self._rank >= self._world_size:
             raise InvalidRequestError(
-                f"rank {self._rank} reports a checkpoint, and ranks='first' was said",
+                f"rank {self._rank} reports a checkpoint, although ranks='first' is set",
                 hint="Pass ranks='all', and a checkpoint on every rank.",
             )
         step = self._steps.step_of("", checkpoint_dir_name)

@@ -177,7 +177,7 @@ class _Reading:
             self._opening -= 1
             if shard.end > source.size_bytes:
                 raise SizeMismatchError(
-                    f"bytes up to {shard.end} are wanted of a shard of {source.size_bytes}",
+                    f"bytes up to {shard.end} were asked for, of a shard of {source.size_bytes}",
                     hint="Ask for bytes that the shard has.",
                 )
             self._blocks.extend((shard, number) for number in shard.blocks)

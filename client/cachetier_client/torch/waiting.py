@@ -86,7 +86,7 @@ def _wait(client: Client, saved: Saved, deadline: Deadline) -> LevelReached:
         if client.step(saved.run, saved.step).save_id == saved.save_id:
             return reached
         if not deadline.remaining():
-            error = NotDurableError("the step is durable with an older or newer save's content")
+            error = NotDurableError("the step is durable, but with the content of another save")
             error.locate("durable", run=saved.run, step=saved.step)
             raise error
         SystemClock().sleep(min(_LOOK_SECONDS, deadline.remaining()))

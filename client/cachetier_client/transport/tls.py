@@ -54,7 +54,7 @@ def refusal_of(error: ssl.SSLError, peer: str) -> CachetierClientError | None:
         )
     if "ALERT" in reason:
         return ForbiddenError(
-            f"{peer} refuses the certificate of this client, or its lack: {reason}",
+            f"{peer} refuses this client's certificate, or wants one: {reason}",
             hint=f"Set {CERTIFICATE_VARIABLE} and {KEY_VARIABLE} to what its authority issued.",
         )
     return None

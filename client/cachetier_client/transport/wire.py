@@ -223,7 +223,7 @@ def _receive_exactly(
         try:
             count = _timed(sock, deadline).recv_into(view)
         except BlockingIOError:
-            raise FrameError("the frame stood still in its middle") from None
+            raise FrameError("the rest of a frame did not come") from None
         if not count:
             raise ConnectionClosedError("the peer closed the connection in the middle of a frame")
         view = view[count:]

@@ -97,7 +97,7 @@ def test_a_share_of_others_is_told_without_a_figure() -> None:
     with pytest.raises(ShareFullError) as refused:
         node.put("a-run", 2 * MB)
 
-    assert refused.value.message == "no room for 2.0 MB in a share of others"
+    assert refused.value.message == "no room for 2.0 MB in the share of another principal"
 
 
 def test_what_is_larger_than_the_whole_share_is_told_so() -> None:

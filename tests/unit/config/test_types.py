@@ -83,7 +83,7 @@ def test_text_and_what_a_file_knows_are_read_alike(
         (FLAG, "perhaps", "'perhaps' is neither 'on' nor 'off'"),
         (FLAG, 3, "3 is neither 'on' nor 'off'"),
         (FLAG, [], "[] is neither 'on' nor 'off'"),
-        (TEXT, 7070, "7070 is no text: put it in quotes"),
+        (TEXT, 7070, "7070 is not a string: put it in quotes"),
         (whole(1), "many", "'many' is not a number"),
         (whole(1), True, "True is not a number"),
         (whole(1), "1.5", "'1.5' is not a whole number"),
@@ -115,7 +115,7 @@ def test_a_secret_is_shown_neither_itself_nor_by_its_error(
     (tmp_path / "cachetier.toml").write_text("token = 424242\n")
     with pytest.raises(ConfigError) as caught:
         load(LEAST)
-    assert "`token` from cachetier.toml, line 1: it is no text" in caught.value.message
+    assert "`token` from cachetier.toml, line 1: it is not a string" in caught.value.message
     assert "424242" not in caught.value.message + caught.value.hint
 
 

@@ -106,7 +106,10 @@ def test_a_step_that_is_held_up_says_by_what(
 def test_what_this_node_has_sent_waits_for_other_nodes_or_for_publication() -> None:
     sent = (shard(0, "clean"), shard(1, "clean"))
     others = explain(step_of("sealed", *sent, world_size=8), status_of(), NOW)
-    assert (others.waits_for, "6 ranks are due elsewhere" in text(others)) == ("nodes", True)
+    assert (others.waits_for, "6 ranks are due from other nodes" in text(others)) == (
+        "nodes",
+        True,
+    )
     assert explain(step_of("sealed", *sent), status_of(), NOW).waits_for == "publication"
 
 
@@ -146,7 +149,7 @@ def test_a_published_step_says_what_of_it_is_here(states: tuple[str, ...], sente
     shards = [shard(rank, state) for rank, state in enumerate(states)]
     found = explain(step_of("published", *shards, published_at=NOW - 30), status_of(), NOW)
     assert (found.waits_for, found.next_move) == ("", "")
-    assert "It has been durable for 30 s, from 30 s after its save began on." in text(found)
+    assert "It has been durable for 30 s (30 s after its save began)." in text(found)
     assert sentence in text(found)
 
 

@@ -219,7 +219,7 @@ def test_the_first_warning_is_written_at_once_and_repetitions_are_counted(
     assert list(repeats.over()) == []
     clock.advance(61)
     (summary,) = repeats.over()
-    assert summary.getMessage() == "4 more of drain.failed in 61 s, not written"
+    assert summary.getMessage() == "4 more events of drain.failed in 61 s were not written"
     assert "code=transient" in str(summary.args)
 
 
@@ -278,7 +278,7 @@ def test_what_makes_room_for_another_kind_is_told_of_with_its_count(
         for each in repeats.written(failed("a", code=str(number)))
         if each.args and "times" in each.args
     ]
-    assert told == ["3 more of drain.failed in 7 s, not written"]
+    assert told == ["3 more events of drain.failed in 7 s were not written"]
 
 
 def test_no_repetition_is_lost_from_the_counts_however_many_kinds_there_are(

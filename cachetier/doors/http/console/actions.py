@@ -119,8 +119,8 @@ def add_actions(router: APIRouter, node: Operations, pools: Pools) -> None:
         action, wish = _asked(request, name, await request.body())
         if action.typed and wish.value != str(wish.step):
             raise InvalidRequestError(
-                f"the number of the step was not typed: {wish.step}",
-                hint="Nothing was done. Type it to show that this is the step you mean.",
+                f"the number of the step was not typed to confirm: {wish.step}",
+                hint="Nothing was done. Type the step's number to confirm that you mean this step.",
             )
         node.refuse_when_stopping()
         what = {} if wish.step is None else {"step": wish.step}

@@ -227,7 +227,7 @@ class Engine:
             del state.stored[name]
         if lost:
             raise IncompleteError(
-                f"not in the bucket any more as they were verified: {', '.join(sorted(lost)[:5])}"
+                f"changed or missing in the bucket since verified: {', '.join(sorted(lost)[:5])}"
             )
 
 

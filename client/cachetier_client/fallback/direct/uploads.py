@@ -136,7 +136,7 @@ class Uploads:
         """
         if not self._is_verified(target, self._objects.head(target.key, deadline), deadline):
             raise IntegrityError(
-                f"{target.key} is not in the bucket as it was sent",
+                f"{target.key} is in the bucket with other bytes than were sent, or missing",
                 hint="Put the shard again.",
             )
 
