@@ -8,16 +8,18 @@ from pathlib import Path
 import pytest
 
 from cachetier.cli.verbs import VERBS
+from cachetier.telemetry.events import EVENTS
 from tests.operate.rules import ROOT, RUNBOOKS, alerts, page_of
+from tools.house.messages import texts
 
 PROCEDURES = {"README.md", "leave-a-node.md"}  # which belong to no alert
 PAGES = sorted(page for page in RUNBOOKS.glob("*.md") if page.name not in PROCEDURES)
 SECTIONS = [
-    "What it means for the data",
+    "What it means",
     "How urgent",
     "Confirm",
     "What to do",
-    "It resolves by itself",
+    "It ends",
     "Silence",
 ]
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -70,3 +72,24 @@ def test_the_index_names_every_alert_with_its_severities() -> None:
     assert rows.keys() == {rule["alert"] for rule in alerts()}
     for rule in alerts():
         assert rule["labels"]["severity"] in rows[rule["alert"]]
+
+
+@each_page
+def test_a_page_opens_with_what_to_do_first(page: Path) -> None:
+    opening = page.read_text(encoding="utf-8").partition("\n## ")[0]
+
+    assert opening.count("\n**First:** ") == 1
+
+
+def test_hints_and_events_are_shown_as_the_code_has_them() -> None:
+    hints = {each.text for each in texts()}
+    shown = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    events = re.findall(r"^(?:ERROR|WARNING|INFO) +(\S+) +(.+)$", shown, re.MULTILINE)
+    patterns = {
+        name: ".+".join(map(re.escape, re.split(r"%\([^)]+\)[.\d]*[a-z]", EVENTS[name].text)))
+        for name, _ in events
+    }
+
+    assert events
+    assert set(re.findall(r"^Next: (.+)$", shown, re.MULTILINE)) <= hints
+    assert [text for name, text in events if not re.fullmatch(patterns[name], text)] == []
