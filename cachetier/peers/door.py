@@ -164,6 +164,7 @@ class _SentBody:
 
 class _PeerRequest(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits 40 ms for the caller's kernel
     timeout = IDLE_SECONDS
     server: PeerDoor
 
@@ -262,8 +263,7 @@ class _PeerRequest(BaseHTTPRequestHandler):
         self._say(HTTPStatus.OK, json.dumps(names).encode())
 
     def _blocks(self, query: Mapping[str, str]) -> None:
-        texts = (query[name] for name in ("run", "save_id", "name"))
-        run, save_id, name = texts
+        run, save_id, name = (query[each] for each in ("run", "save_id", "name"))
         first, count, held = (int(query[each]) for each in ("first_block", "count", "held"))
         ids = run, int(query["step"]), save_id, name, from_hex(query["digest"])
         self._stream(self.server.door.answers.blocks(WantedBlocks(*ids, first, count, bool(held))))
