@@ -228,12 +228,15 @@ class Cluster:
                 killed.result()
 
     @contextmanager
-    def nodes(self, count: int, *, peers: bool) -> Iterator[list[Node]]:
-        """Run so many nodes with empty directories until the block ends."""
+    def nodes(self, count: int, *, peers: bool, copies: int = 0) -> Iterator[list[Node]]:
+        """Run so many nodes with empty directories until the block ends.
+
+        With ``copies`` each keeps as many of its shards at its peers until the bucket has them.
+        """
         self._homes += 1
         home = self._scratch / f"{self._homes}"
         home.mkdir()
-        nodes = [self._node(number, home, peers=peers) for number in range(count)]
+        nodes = [self._node(number, home, peers, copies) for number in range(count)]
         try:
             with ThreadPoolExecutor(count) as threads:
                 list(threads.map(lambda node: node.start(self._narrator), nodes))
@@ -242,11 +245,12 @@ class Cluster:
             for node in nodes:
                 node.close()
 
-    def _node(self, number: int, home: Path, *, peers: bool) -> Node:
+    def _node(self, number: int, home: Path, peers: bool, copies: int) -> Node:
         listed = {
             "nodes": self._listed,
             "listen": f"http://{self._listed[number]}",  # in clear, as the network is private
             "trust": str(self._trust),
+            "copies": copies,
         }
         variables = {
             **self._endpoint.environment(),
