@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from cachetier_client import Client
 
 from tests.frameworks.conftest import Node
 from tests.frameworks.test_page_blocks import PAGES, ROOT
-from tests.integration.serving import as_file
+from tests.integration.serving import as_file, running
 
 pytestmark = pytest.mark.torch
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
@@ -45,6 +46,17 @@ def two_shards(node: Node, client: Client, environment: dict[str, str]) -> None:
     with client.checkpoint("my-run", 1000, world_size=1, rank=0) as checkpoint:
         for name in ("a", "b"):
             checkpoint.put(bytes(40_000_000), name)
+
+
+def of_a_lost_node(node: Node, client: Client, environment: dict[str, str]) -> None:
+    """Save two steps on a node that is gone then; its bucket is this one's."""
+    with tempfile.TemporaryDirectory(prefix="ct-") as lost:
+        gone = {"cache_dir": Path(lost) / "cache", "socket": Path(lost) / "s"}
+        with running({**node.settings, **gone}) as other, Client(f"unix://{other.socket}") as there:
+            for step in (1000, 2000):
+                with there.checkpoint("my-run", step, world_size=1, rank=0) as checkpoint:
+                    checkpoint.put(bytes(40_000_000), "w")
+                there.wait("my-run", step, level="durable", timeout_seconds=SECONDS)
 
 
 def half_a_save(node: Node, client: Client, environment: dict[str, str]) -> None:
@@ -92,6 +104,8 @@ RUN: dict[tuple[str, str], Prepare] = {
     ("docs/http.md", "curl -H"): nothing,
     ("docs/logs.md", "jq -r"): log_of_a_step,
     ("docs/operations.md", "cachetier config --check"): settings_of_the_node,
+    ("docs/operations.md", "$ cachetier leave --timeout"): nothing,
+    ("docs/operations.md", "$ cachetier ls my-run"): of_a_lost_node,
     ("docs/operations.md", "$ cachetier prune --older-than 0s"): half_a_save,
     ("docs/operations.md", "$ cachetier pin my-run 1000"): two_shards,
     ("docs/operations.md", "cachetier console"): nothing,
@@ -111,11 +125,11 @@ NOT_RUN = {
     "docs/install.md": "systemd and Slurm, as root: test_slurm.py, test_deploy_nodes.py",
     "docs/kubernetes.md": "a cluster: tests/acceptance",
     "docs/logs.md": "a collector and a service that goes on: test_traces.py",
-    "docs/operations.md": "quotas as root, a save of yesterday, a lost node: tests/operate",
+    "docs/operations.md": "quotas as root, a save of yesterday: tests/operate",
     "docs/planning.md": "test_scenarios.py and test_advise.py compare these",
     "docs/recovery.md": "damage of every kind: tests/integration/test_fsck.py",
     "docs/remotes.md": "other servers and their own programs: `make stores`",
-    "docs/runbooks": "trouble of every kind: test_runbook_samples.py, tests/operate",
+    "docs/runbooks": "trouble of every kind: tests/operate",
     "docs/s3.md": "a mount and a program of one's own: test_s3_env.py",
     "docs/security.md": "users of the machine, as root",
     "docs/torch.md": "three answers to one message, of Slurm",
