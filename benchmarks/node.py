@@ -135,8 +135,8 @@ def _environment(
         "token": TOKEN,
         "remote": f"s3://{bucket}/bench",
         "remote_endpoint": endpoint,
-        "remote_assume": remote.verify if remote is not None else "checksum",  # a sink checks none
-        "block_copies": "off",  # shards of the same bytes are sent: that is what is measured
+        # a sink checks nothing; shards of the same bytes are sent: that is what is measured
+        "remote_assume": f"{remote.verify if remote is not None else 'checksum'},nocopy",
         **settings,
     }
     access = {

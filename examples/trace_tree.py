@@ -1,7 +1,8 @@
 """Take traces by OTLP over HTTP and print each checkpoint's as a tree: a look without a collector.
 
     python -m examples.trace_tree 4318                                        # one terminal
-    OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318 cachetier serve --set trace=on # another
+    export OTEL_TRACES_EXPORTER=otlp OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318    # another
+    cachetier serve ...
 
 Needs the extra `otel`: docs/install.md.
 """

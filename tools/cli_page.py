@@ -44,6 +44,8 @@ def verbs() -> str:
 def settings() -> str:
     """Return where each setting of before went."""
     rows = [(f"`{before}`", now) for before, now in sorted(sources.RENAMED.items())]
+    for name, keys in sources.RENAMED_WITHIN.items():
+        rows += [(f"`{name}.{before}`", f"`{now.strip('`')}`") for before, now in keys.items()]
     return table(("setting before", "now"), rows)
 
 

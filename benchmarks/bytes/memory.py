@@ -25,7 +25,7 @@ def measure(bench: Bench) -> list[Result]:
     """Drain a large shard and many small ones in each mode, then once more, a little changed."""
     sizes = sizes_of(bench)
     body = filled(gaussian_bf16(), sizes.memory_bytes)
-    settings = {"compression": RULES, "pack": "true", "block_copies": "on"}
+    settings = {"compression": RULES, "pack": "true", "remote_assume": "checksum"}
     with (
         sink() as remote,
         node(bench.directory / "cache", remote=remote.endpoint, settings=settings) as service,

@@ -30,7 +30,7 @@ def measure(bench: Bench) -> list[Result]:
 def _measured(bench: Bench) -> Iterator[Result]:
     size_bytes = sizes_of(bench).unchanged_bytes
     body = filled(gaussian_fp32(), size_bytes)
-    settings = {"compression": RULES, "block_copies": "on"}
+    settings = {"compression": RULES, "remote_assume": "checksum"}
     with (
         sink() as remote,
         node(bench.directory / "cache", remote=remote.endpoint, settings=settings) as service,

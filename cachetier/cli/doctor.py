@@ -22,7 +22,6 @@ from cachetier.cli.connection import reach
 from cachetier.cli.options import CHECK, COUNT, REPLICA, SIZE, Word
 from cachetier.cli.output import (
     FAILED,
-    StepLine,
     console,
     echo,
     ended_by_signal,
@@ -111,7 +110,6 @@ def _subject(settings: Settings, checkpoint_bytes: int | None, *, skip_remote: b
         allow_volatile=settings.allow_volatile,
         remotes=settings.buckets,
         drain_threads=parsed_cores(settings.drain_cores)[0],
-        block_copies=settings.block_copies,
         tls=settings.tls_files,
         service=status,
         service_fault=fault,
@@ -282,9 +280,9 @@ def _bench_node(size: int, ranks: int, rounds: int, url: str | None, as_json: bo
         disk = client.status()["disk"]
         there = Path(disk["directory"])
         is_ours = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-        now = StepLine("measuring")
-        measure = NodeBench(client, plan, there if is_ours else None, on_step=now.step)
-        with line_shown(as_json, lambda: now.text):
+        steps = [""]
+        measure = NodeBench(client, plan, there if is_ours else None, on_step=steps.append)
+        with line_shown(as_json, lambda: f"measuring {steps[-1]}"):
             rows = measure.run()
     document = {
         "size_bytes": plan.size_bytes,
@@ -328,9 +326,9 @@ def _bench_remote(
 ) -> None:
     from cachetier.doctor.objbench import ObjectBench, RemoteBenchOptions, advice_for
 
-    now = StepLine("measuring")
-    bench = ObjectBench(which, RemoteBenchOptions(seconds, size, streams), on_step=now.step)
-    with line_shown(as_json, lambda: now.text):
+    steps = [""]
+    bench = ObjectBench(which, RemoteBenchOptions(seconds, size, streams), on_step=steps.append)
+    with line_shown(as_json, lambda: f"measuring {steps[-1]}"):
         measured = _measured(bench)
     advice = advice_for(measured.throughputs)
     found = which, measured, advice, bench.left_behind

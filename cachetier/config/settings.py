@@ -16,9 +16,9 @@ from typing import Any
 from urllib.parse import quote
 
 from cachetier.access.principals import OWNER
-from cachetier.access.tokens import TOKENS_FILE
 from cachetier.config.sources import (
     DEFAULT,
+    RENAMED_WITHIN,
     SettingsFile,
     config_file,
     missing,
@@ -81,7 +81,8 @@ from cachetier.model.compression import WANTED, Rules
 from cachetier.model.keep import Keep
 from cachetier.model.names import DURABLE, PEERS_NAME, STORE_ID_NAME
 from cachetier.model.objects import Mount
-from cachetier.parsers import address_of, capacity_of, host_of, table_of, why_not_open
+from cachetier.model.policy import Policy
+from cachetier.parsers import address_of, capacity_of, host_of, why_not_open
 from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import NeighbourSettings, RemoteSettings
 from cachetier.tls import TlsFiles
@@ -89,6 +90,7 @@ from cachetier.tls import TlsFiles
 SOCKET_NAME = "cachetier.sock"
 SOCKET_PATH_LIMIT_BYTES = 107
 CLEAR_TEXT = "http://"
+NEWEST = "newest"
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -128,6 +130,36 @@ def _check_rate(text: str) -> None:
         raise ValueError("a rate of 0 would never restore anything; empty is no limit")
 
 
+def copies_of(words: tuple[str, ...]) -> tuple[int, str]:
+    """Return how many peers keep each step, and the room for copies of other nodes.
+
+    Raises:
+        ValueError: ``peers.copies`` is wrong.
+    """
+    count, room, *more = (*words, *("0", "20%")[len(words) :])
+    if more:
+        raise ValueError("give how many peers keep each step, and perhaps the room: '1, 20%'")
+    return whole(0, 2).read(count), BUDGET.read(room)
+
+
+def _check_every(words: tuple[str, ...]) -> None:
+    numbers = [whole(1).read(word) for word in words if word != NEWEST]
+    if len(numbers) > 1:
+        raise ValueError(f"give one number, and perhaps {NEWEST!r}: '10, newest'")
+
+
+def memory_level_of(text: str) -> tuple[str, Path]:
+    """Return the size of the first level, empty for none, and the tmpfs that it lies in.
+
+    Raises:
+        ValueError: ``memory`` is wrong.
+    """
+    if text.startswith("{"):
+        raise ValueError("it is no table any more: write '64 GiB in /mnt/memory'")
+    size, _, directory = text.partition(" in ")
+    return text and BUDGET.read(size), PATH.read(directory or "/dev/shm")
+
+
 ADDRESS = checked(TEXT, lambda text: text and address_of(text))
 
 
@@ -145,6 +177,7 @@ HOSTS = listed(checked(TEXT, host_of), r"[,\s]+")
 CORES = checked(TEXT, parsed_cores)
 COMPRESSIONS = checked(text_or_table(TEXT), rules_of)
 RATE = checked(TEXT, _check_rate)
+WORD = SettingType(str, {"type": ["string", "integer"]})
 RATES = checked(listed(TEXT, ","), parsed_bandwidth)
 WATERMARKS = checked(listed(number(above=0, at_most=1), ","), _check_watermarks)
 
@@ -165,55 +198,12 @@ class PeerSettings:
         "File with a token that all peers share, or PEM file of the CA of their certificates.",
     )
     domain: str = setting(TEXT, "", "Failure domain of this node: a rack, a zone.")
-    copies: int = setting(
-        whole(0, 2),
-        0,
-        "Peers of other failure domains that keep each step until it is durable; 0 for none.",
+    copies: tuple[str, ...] = setting(
+        checked(listed(WORD, ","), copies_of),
+        (),
+        "How many peers of other failure domains keep each step until it is durable, 1 or 2, and "
+        "the room here for copies of other nodes, a size or a share of `capacity`: `1, 20%`.",
     )
-    room: str = setting(
-        BUDGET, "20%", "Room for copies of other nodes: a size, or a share of `capacity`."
-    )
-    finish_after: Duration = setting(
-        span(above=0),
-        Duration(600),
-        "Silence of a node after which those that keep its copies drain them.",
-    )
-
-
-def _read_peers(value: object) -> PeerSettings:
-    return _PEERS.read(table_of(value) if isinstance(value, str) else value)
-
-
-_PEERS = record(PeerSettings, "")
-PEERS = SettingType(_read_peers, _PEERS.schema, record=PeerSettings)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemorySettings:
-    """The first level; none without ``size``."""
-
-    size: str = setting(
-        replace(BUDGET, read=lambda size: BUDGET.read(size) if size else ""),
-        "",
-        "Hard budget: a size (`64 GiB`) or a share of the tmpfs; empty for none.",
-    )
-    directory: Path = setting(
-        PATH,
-        Path("/dev/shm"),
-        "A tmpfs that outlives the service: not a container's own. The folder in it is made.",
-    )
-
-
-def _read_memory(value: object) -> MemorySettings:
-    is_json = isinstance(value, str) and value.lstrip().startswith("{")
-    table = table_of(str(value)) if is_json else value
-    return _MEMORY.read({"size": table} if isinstance(table, str) else table)
-
-
-_MEMORY = record(MemorySettings, "")
-MEMORY = SettingType(
-    _read_memory, {"anyOf": [_MEMORY.schema, {"type": "string"}]}, record=MemorySettings
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,11 +214,11 @@ class Settings:
     capacity: str = setting(
         BUDGET, "80%", "Hard budget: a size (`200 GB`, `1.5 TiB`) or a share of the filesystem."
     )
-    memory: MemorySettings = setting(
-        MEMORY,
-        MemorySettings(),
-        'Room in memory for puts with `ack="memory"`: a size, or a table with `size` and '
-        "`directory`; see docs/guarantees.md.",
+    memory: str = setting(
+        checked(WORD, memory_level_of),
+        "",
+        'Room in memory for puts with `ack="memory"`: a size, or a share of the tmpfs; of another '
+        "than `/dev/shm`, `64 GiB in /mnt/memory`; see docs/guarantees.md.",
     )
     socket: Path | None = setting(
         optional(PATH),
@@ -298,11 +288,10 @@ class Settings:
         REPLICAS, {}, "Second copies at other S3 servers: a table of name to table; nearest first."
     )
     peers: PeerSettings = setting(
-        PEERS,
+        record(PeerSettings, "", RENAMED_WITHIN["peers"]),
         PeerSettings(),
         "Nodes that read each range of a restore from the bucket once, and may keep copies: a "
-        "table with `nodes`, `listen`, `trust`, `domain`, `copies`, `room`, `finish_after`; see "
-        "docs/remotes.md.",
+        "table with `nodes`, `listen`, `trust`, `domain`, `copies`; see docs/remotes.md.",
     )
     when_full: WhenFull = setting(
         one_of(*WhenFull),
@@ -315,9 +304,6 @@ class Settings:
         "How shards are stored: "
         + WANTED.replace("'", "`")
         + "; or a table of glob to the same, by run or by `run/name`.",
-    )
-    block_copies: bool = setting(
-        FLAG, True, "`on`: unchanged bytes are copied inside the bucket, where it lets us."
     )
     pack: bool = setting(
         FLAG, False, "`on`: shards of a sealed rank of up to 1 MiB go together, as one object."
@@ -345,17 +331,17 @@ class Settings:
         "The most that restores read, from remotes and peers together: `1 GB/s`; empty for no "
         "limit.",
     )
-    durable_every: int = setting(
-        whole(1), 1, "Only steps divisible by it are drained; the others are local-only."
+    durable_every: tuple[str, ...] = setting(
+        checked(listed(WORD, ","), _check_every),
+        ("1",),
+        "Only steps divisible by it are drained; the others are local-only. With `newest` "
+        "(`10, newest`) a published step makes older ones not yet begun local-only, too.",
     )
     local_every: int = setting(
         whole(1),
         1,
         "Of the steps put in `memory`, those divisible by it are copied to the disk; the others "
         "only when `memory` is half full.",
-    )
-    supersede: bool = setting(
-        FLAG, False, "`on`: a published step makes older ones not yet begun local-only."
     )
     keep_local: int = setting(
         whole(0), 0, "Complete steps of a run that stay here; 0 for all there is room for."
@@ -403,9 +389,6 @@ class Settings:
         "How much the log says: `debug`, `info`, `warning` or `error`, as text on a terminal and "
         "as JSON elsewhere; `info:json` or `info:console` wherever it goes.",
     )
-    trace: bool = setting(
-        FLAG, False, "`on`: a trace of each checkpoint, sent where `OTEL_*` variables say."
-    )
 
     # --- what they mean ------------------------------------------------------------------------
 
@@ -427,10 +410,6 @@ class Settings:
         """The mode of the socket: open to all where the kernel says who they are."""
         others = self.allowed_uids or any(each.uid or each.gid for each in self.tenants)
         return 0o666 if others else 0o600
-
-    @property
-    def token_path(self) -> Path:
-        return self.cache_dir / TOKENS_FILE
 
     @property
     def http_address(self) -> tuple[str, int] | None:
@@ -489,12 +468,12 @@ class Settings:
             quote(place, safe="/: "),
             self.peers.domain,
             str(self.cache_dir / STORE_ID_NAME),
-            self.peers.copies,
+            self.copies,
         )
 
     @property
     def _copies(self) -> list[RemoteSettings]:
-        found = self.neighbours if self.peers.copies else None
+        found = self.neighbours if self.copies else None
         remote = RemoteSettings(PEERS_NAME, "", role="replica", scheme="peers", neighbours=found)
         return [remote] if found is not None else []
 
@@ -515,9 +494,21 @@ class Settings:
         """Return the budget on a filesystem of ``filesystem_bytes``."""
         return capacity_of(self.capacity, filesystem_bytes)
 
+    @property
+    def copies(self) -> int:
+        """How many peers keep each step."""
+        return copies_of(self.peers.copies)[0]
+
     def room_bytes(self, capacity_bytes: int) -> int:
         """Return how much of the budget is for copies of other nodes."""
-        return capacity_of(self.peers.room, capacity_bytes) if self.peers.copies else 0
+        copies, room = copies_of(self.peers.copies)
+        return capacity_of(room, capacity_bytes) if copies else 0
+
+    @property
+    def policy(self) -> Policy:
+        """Which steps are drained, and which stay here."""
+        every = next((int(word) for word in self.durable_every if word != NEWEST), 1)
+        return Policy(every, NEWEST in self.durable_every, self.keep_local, self.local_every)
 
     @property
     def promised_bytes(self) -> int:
@@ -539,7 +530,7 @@ class Settings:
                 raise ValueError(why_not)
         if bool(self.peers.nodes) != bool(self.peers.trust) or not self.peers.listen:
             raise ValueError("set both of `peers.nodes` and `peers.trust`, or none")
-        if self.peers.copies and not self.peers.nodes:
+        if self.copies and not self.peers.nodes:
             raise ValueError("`peers.copies` wants `peers.nodes` and `peers.trust`")
         self._check_s3()
         self._check_sockets()

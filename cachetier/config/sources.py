@@ -194,6 +194,7 @@ def _given_twice(text: str) -> str | None:
 
 # Settings of before, as a file called them, and their successor.
 RENAMED = {
+    "block_copies": 'off is `remote.assume = ["nocopy"]`, of a replica likewise',
     "admin_socket": 'the `socket` of a principal `owner` with `role = "admin"`',
     "conditional_writes": 'off is `remote.assume = ["unconditional"]`',
     "key_layout": '`remote.assume`: ["spread"]',
@@ -222,11 +223,38 @@ RENAMED = {
     "s3_hosts": "`hosts`, together with `http_hosts`",
     "socket_mode": "goes: 0600, or 0666 if `allowed_uids` or a principal names a uid or gid; "
     "remove there the users that `socket_mode` kept out",
+    "supersede": '`newest` in `durable_every`: "1, newest"',
     "tls_certificate": "the first of `tls`",
     "tls_client_ca": "the third of `tls`",
     "tls_key": "the second of `tls`",
     "token_file": "goes: always `<cache_dir>/tokens.json`; move the file there",
+    "trace": "`OTEL_TRACES_EXPORTER=otlp` in the environment, as all of OpenTelemetry",
     "windows": '`max_rate`, as further ones: ["2 GB/s", "08:00-20:00 200 MB/s"]',
+}
+
+# The same of keys in tables.
+RENAMED_WITHIN = {
+    "memory": {
+        "directory": "memory = '64 GiB in /mnt/memory'",
+        "size": "memory = '64 GiB'",
+    },
+    "peers": {
+        "finish_after": "exposure_objective, three times as long",
+        "room": "copies = '1, 20%'",
+    },
+    "replicas": {
+        "remote": "url",
+        "verify": "assume",
+        "conditional_writes": "assume",
+        "addressing_style": "assume",
+        "key_layout": "assume",
+        "kms_key": "encryption = 'aws:kms alias/key'",
+    },
+    "s3_mount": {
+        "prefix": "bucket = 'bucket/prefix'",
+        "release": "order = 'cluster 1h'",
+        "release_seconds": "order = 'cluster 1h'",
+    },
 }
 # What people write who come from elsewhere, where another setting is nearer in letters.
 _ALSO_CALLED = {"bucket": "remote", "port": "http", "size": "capacity", "url": "remote"} | {

@@ -24,6 +24,7 @@ from cachetier_client.identity.remote_url import PROPERTIES, contradiction_of, r
 
 from cachetier.access.principals import ALLOWED, EVERY_RUN, OWNER, SCRAPER, Principal, Quota
 from cachetier.access.roles import Role
+from cachetier.config.sources import RENAMED_WITHIN
 from cachetier.config.types import (
     CAPACITY,
     COMPRESSION,
@@ -33,7 +34,6 @@ from cachetier.config.types import (
     TEXT,
     UIDS,
     URL,
-    Duration,
     SettingType,
     checked,
     declared,
@@ -44,7 +44,6 @@ from cachetier.config.types import (
     plain,
     record,
     records,
-    refuse_share,
     required,
     setting,
     span,
@@ -70,8 +69,9 @@ def _checked_name(name: str) -> None:
         )
 
 
-def _checked_size(size: str) -> None:
-    refuse_share(size, "the bytes of a principal are a size: '200 GB'")
+def _refuse_share(size: str) -> None:
+    if size.strip().endswith("%"):
+        raise ValueError(f"{size!r} is a share; the bytes of a principal are a size: '200 GB'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class PrincipalSettings:
         optional(PATH), None, "A socket of its own: who can reach it, is it."
     )
     bytes: str | None = setting(
-        optional(checked(CAPACITY, _checked_size)),
+        optional(checked(CAPACITY, _refuse_share)),
         None,
         "The most that its runs have here not yet in the remote, or pinned: `200 GB`.",
     )
@@ -162,6 +162,14 @@ def _check_place(place: str) -> None:
         raise ValueError(f"a prefix has up to {PREFIX_LIMIT_BYTES} bytes")
 
 
+def _order_of(text: str) -> tuple[Order, float]:
+    """Return the order of a mount, and how long a marker waits for other nodes."""
+    order, sign, release = text.partition(" ")
+    if sign and order == Order.NODE:
+        raise ValueError(f"{text!r}: a marker that waits for no other node waits for no time")
+    return one_of(*Order).read(order), span().read(release or "1h")
+
+
 @dataclass(frozen=True, kw_only=True)
 class MountSettings:
     """A part of a bucket of the durable remote's server that programs reach by the S3 door."""
@@ -174,8 +182,10 @@ class MountSettings:
     mode: Mode = setting(
         one_of(*Mode), Mode.WRITE_BACK, "`write_back`, `write_through` or `read_only`."
     )
-    order: Order = setting(
-        one_of(*Order), Order.NODE, "`cluster`: markers wait for other nodes' objects too."
+    order: str = setting(
+        checked(TEXT, _order_of),
+        Order.NODE,
+        "`cluster`: markers wait for other nodes' objects too, an hour, or as `cluster 2h` says.",
     )
     ack: Level = setting(
         one_of(*tuple(Level)[1:]), Level.LOCAL, "The level a put waits for if it names none."
@@ -185,19 +195,19 @@ class MountSettings:
         DEFAULT_MARKERS,
         "Globs of the last segments of keys that speak of other objects.",
     )
-    release: Duration = setting(span(), Duration(3600), "How long a marker waits for other nodes.")
 
     def mount(self) -> Mount:
         bucket, _, prefix = self.bucket.removesuffix("/").partition("/")
+        order, release = _order_of(self.order)
         return Mount(
             self.name,
             bucket,
             prefix and f"{prefix}/",
             mode=self.mode,
-            order=self.order,
+            order=order,
             ack=self.ack,
             markers=self.markers,
-            release_seconds=self.release,
+            release_seconds=release,
         )
 
 
@@ -205,7 +215,7 @@ MOUNTS = records(
     record(
         MountSettings,
         "`name` or `bucket` is not set: give each mount both",
-        {"prefix": "bucket = 'bucket/prefix'", "release_seconds": "release = '1h'"},
+        RENAMED_WITHIN["s3_mount"],
     ),
     "mounts",
     "s3_mount",
@@ -286,14 +296,7 @@ def _is_of_this_machine(host: str) -> bool:
 
 # --- remotes --------------------------------------------------------------------------------------
 
-_BEFORE = {
-    "remote": "url",
-    "verify": "assume",
-    "conditional_writes": "assume",
-    "addressing_style": "assume",
-    "key_layout": "assume",
-    "kms_key": "encryption = 'aws:kms alias/key'",
-}
+_BEFORE = RENAMED_WITHIN["replicas"]
 _MISSING = "`url` is not set: give it as 's3://bucket/prefix'"
 
 
@@ -331,7 +334,8 @@ class BucketSettings:
         (),
         "Properties of the store: `path` or `virtual`, where the bucket's name stands (else the "
         "AWS configuration says so, or the store is asked); `readback` without CRC-64/NVME: "
-        "objects are read back; `unconditional` without `If-None-Match`: nodes may then overwrite.",
+        "objects are read back; `unconditional` without `If-None-Match`: nodes may then overwrite; "
+        "`nocopy`: unchanged bytes are sent again, not copied inside the bucket.",
     )
     encryption: str = setting(
         ENCRYPTION,

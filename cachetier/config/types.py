@@ -358,12 +358,6 @@ def _capacity(value: object) -> str:
     return str(value)
 
 
-def refuse_share(size: str, what: str) -> None:
-    """Refuse a capacity in percent where a size is meant; ``what`` says which."""
-    if size.strip().endswith("%"):
-        raise ValueError(f"{size!r} is a share; {what}")
-
-
 def _check_budget(size: str) -> None:
     """Refuse a size that is no budget of a node: most often a number without its unit."""
     size_bytes = capacity_of(size, _A_SIZE_BYTES)
@@ -463,6 +457,8 @@ def record(
     def read(value: object) -> T:
         if isinstance(value, cls):
             return value
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            value = table_of(value)
         if not isinstance(value, Mapping):
             raise ValueError(f"{value!r} is not a table with {_all(known)}")  # noqa: TRY004
         if unknown := [str(key) for key in value if key not in known]:

@@ -241,7 +241,7 @@ def check_abort(probe: Probe, _subject: Subject) -> CheckResult:
     return ok("an upload was listed, and is gone once aborted")
 
 
-def check_copy(probe: Probe, subject: Subject) -> CheckResult:
+def check_copy(probe: Probe, _subject: Subject) -> CheckResult:
     key = probe.key("parts")
     source = probe.store.head(key)
     if source is None:
@@ -251,8 +251,8 @@ def check_copy(probe: Probe, subject: Subject) -> CheckResult:
     try:
         probe.store.copy_part(target, upload_id, 1, bytes_in, digest=digest_of(probe.part))
     except (CopiesRefusedError, SourceChangedError):
-        return judge_copy(refused=True, wanted=subject.block_copies)
-    return judge_copy(refused=False, wanted=subject.block_copies)
+        return judge_copy(refused=True, wanted="nocopy" not in probe.settings.stated)
+    return judge_copy(refused=False, wanted=True)
 
 
 def check_delete(probe: Probe, _subject: Subject) -> CheckResult:
@@ -326,6 +326,6 @@ def judge_copy(*, refused: bool, wanted: bool) -> CheckResult:
     if not refused:
         return ok("ranges are copied inside the bucket (UploadPartCopy)")
     if not wanted:
-        return ok("no UploadPartCopy, and block_copies is off")
-    fix = "Set block_copies = false; or let the store copy (s3:GetObject beside s3:PutObject)."
+        return ok("no UploadPartCopy, as `nocopy` says")
+    fix = "Add `nocopy` to `assume`; or let the store copy (s3:GetObject beside s3:PutObject)."
     return warn("no UploadPartCopy: unchanged bytes are sent again", fix)

@@ -34,7 +34,6 @@ class Subject:
     allow_volatile: bool
     remotes: Sequence[RemoteSettings]
     drain_threads: int
-    block_copies: bool
     tls: TlsFiles | None = None
     service: dict[str, Any] | None = None
     service_fault: str = ""

@@ -124,14 +124,14 @@ def lock_memory(cache_dir: Path, directory: Path | None) -> int | None:
     if folder is None or folder.parent != directory:
         if folder is not None and is_there:
             raise ConfigError(
-                f"shards in memory are in {folder}, and `memory.directory` is {directory}",
+                f"shards in memory are in {folder}, and `memory` names {directory}",
                 hint=f"Start with {folder.parent}, flush and stop; then remove {folder}.",
             )
         folder = directory / f"cachetier-{secrets.token_hex(8)}"
     kind = mount_under(directory).kind
     if kind not in VOLATILE:
         raise ConfigError(
-            f"`memory.directory` {directory} is on {kind}, not in memory",
+            f"{directory} of `memory` is on {kind}, not in memory",
             hint="Mount a tmpfs there, or leave it out: /dev/shm is one on most machines.",
         )
     descriptor = lock_directory(folder)

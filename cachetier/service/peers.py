@@ -24,6 +24,8 @@ from cachetier.restore.one_fetch import OneFetch
 from cachetier.restore.pace import RestorePace
 from cachetier.tls import Tls
 
+FINISH_SHARE = 3  # of the objective a node may be silent before its peers drain what it left
+
 
 @dataclass(slots=True)
 class NodePeers:
@@ -96,4 +98,4 @@ def peers_of(
     here = address_of_door(settings.peers.listen)
     keeper = KeptObjects(settings.cache_dir, room_bytes, pace.clock) if room_bytes else None
     who = membership, one_fetch, here, server.trust(), bucket
-    return NodePeers(*who, keeper, settings.peers.finish_after)
+    return NodePeers(*who, keeper, settings.exposure_objective / FINISH_SHARE)

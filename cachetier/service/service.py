@@ -43,7 +43,6 @@ from cachetier.model.backpressure import WhenFull
 from cachetier.model.keep import stays
 from cachetier.model.names import DURABLE, STORE_ID_NAME
 from cachetier.model.objects import is_mount
-from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
 from cachetier.notifier import Changes
 from cachetier.objects.settling import Settling
@@ -207,14 +206,11 @@ class Service:
         status = os.statvfs(cache_dir)
         capacity_bytes = settings.capacity_bytes(status.f_blocks * status.f_frsize)
         self._room_bytes = settings.room_bytes(capacity_bytes)  # is taken from it for good
-        policy = Policy(
-            settings.durable_every, settings.supersede, settings.keep_local, settings.local_every
-        )
         recovered = open_store(
             cache_dir,
             capacity_bytes - self._room_bytes,
             self._clock,
-            policy=policy,
+            policy=settings.policy,
             on_fence=self._fenced,
             on_disk_error=self.metrics.write_failed,
             memory_bytes=memory_bytes,
@@ -222,7 +218,7 @@ class Service:
         self.store = recovered.store
         undo.callback(self.store.close)
         self.store.configure_replicas({each.name: each.required for each in self._replica_settings})
-        undo.callback(open_tracing(settings.trace, self.store.store_id, cache_dir))
+        undo.callback(open_tracing(self.store.store_id, cache_dir))
         _tell_recovered(recovered, cache_dir)
         self._machine = Machine(
             cache_dir=str(cache_dir),
@@ -231,7 +227,7 @@ class Service:
             sqlite_version=sqlite_version(),
             remotes=(self._remote, *self._replica_settings),
             when_full=settings.when_full,
-            policy=policy,
+            policy=settings.policy,
             started_at=self._clock.now(),
             exposure_objective_seconds=float(settings.exposure_objective),
         )

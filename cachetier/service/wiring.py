@@ -19,10 +19,10 @@ from cachetier.access.principals import OWNER, SCRAPER, principals_of
 from cachetier.access.quotas import Quotas
 from cachetier.access.roles import Role
 from cachetier.access.s3_keys import S3Keys
-from cachetier.access.tokens import Tokens, owner_secret
+from cachetier.access.tokens import TOKENS_FILE, Tokens, owner_secret
 from cachetier.carriers.pool import Carriers
 from cachetier.carriers.process import Nursery
-from cachetier.config.settings import Settings
+from cachetier.config.settings import Settings, memory_level_of
 from cachetier.config.tables import check_own_door
 from cachetier.cpus import default_carriers, parsed_cores
 from cachetier.doors.operations import S3Offer
@@ -97,7 +97,7 @@ def drain_settings(settings: Settings, remote: RemoteSettings) -> DrainSettings:
         settings.drain_workers,
         threads,
         carriers_of(settings, cpus),
-        block_copies=settings.block_copies,
+        block_copies="nocopy" not in remote.stated,
     )
     return DrainSettings(
         remote,
@@ -198,7 +198,7 @@ def who_may(settings: Settings, store: Store, clock: Clock, audit: Audit) -> Acc
     if settings.scrape_token:
         fixed[SCRAPER.name] = settings.scrape_token.reveal()
     tenants = [each.principal() for each in settings.tenants]
-    tokens = Tokens(settings.token_path, fixed, now=clock.now)
+    tokens = Tokens(settings.cache_dir / TOKENS_FILE, fixed, now=clock.now)
     return Access(
         principals_of(tenants, settings.allowed_uids, settings.admin_socket),
         tokens,
@@ -291,7 +291,7 @@ def memory_of(settings: Settings, undo: ExitStack) -> int:
         ConfigError: It cannot be used.
         DirectoryInUseError: Another service has it.
     """
-    size, directory = settings.memory.size, settings.memory.directory
+    size, directory = memory_level_of(settings.memory)
     try:
         lock = lock_memory(settings.cache_dir, directory if size else None)
         if lock is not None:
@@ -299,7 +299,7 @@ def memory_of(settings: Settings, undo: ExitStack) -> int:
         status = os.statvfs(directory if size else settings.cache_dir)
     except OSError as error:
         raise ConfigError(
-            f"cannot use `memory.directory` {directory}: {error.strerror}",
+            f"cannot use {directory} of `memory`: {error.strerror}",
             hint="Name a tmpfs in which the service's user may create a directory.",
         ) from error
     return capacity_of(size, status.f_blocks * status.f_frsize) if size else 0

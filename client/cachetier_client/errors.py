@@ -333,7 +333,7 @@ class LocalOnlyError(LookAtRunError):
     code = "local_only"
     http_status = 409
     hint = (
-        "It is safe on this node and is not drained: `durable_every` or `supersede`. To send it, "
+        "It is safe on this node and is not drained, as `durable_every` says. To send it, "
         "flush this very step on every node: `cachetier flush RUN STEP`."
     )
 

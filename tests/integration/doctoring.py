@@ -31,7 +31,6 @@ def patient(cache_dir: Path, *remotes: RemoteSettings, **change: Any) -> Subject
         allow_volatile=False,
         remotes=remotes,
         drain_threads=1,
-        block_copies=True,
         sync_seconds=0.1,
         pause_seconds=0.1,
         write_bytes=8 << 20,

@@ -245,7 +245,7 @@ def reads_of_what_is_only_remote(_place: Site, seen: Seen) -> None:
 
 def a_put_that_stays_in_memory(_place: Site, seen: Seen) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as tmpfs:
-        memory = {"size": "100 MB", "directory": tmpfs}
+        memory = f"100 MB in {tmpfs}"
         with alone(capacity="1 MB", memory=memory) as (served, client):
             put(client, "x", b"x" * 900_000)  # the disk has no room for the other one
             client.put_shard(b"y" * LARGE, run="r", step=2, name="y", save_id="s", ack="memory")

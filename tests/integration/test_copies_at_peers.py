@@ -41,9 +41,10 @@ def place(endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sit
 class Cluster:
     """Nodes that keep copies for each other."""
 
-    def __init__(self, place: Site, count: int = 3, **peers: Any) -> None:
+    def __init__(self, place: Site, count: int = 3, copies: int = 1, **settings: Any) -> None:
         self.place = place
-        self._peers = peers
+        self._copies = copies
+        self._settings = settings
         self._port = free_port()
         self._count = count
         self._running: dict[int, ExitStack] = {}
@@ -57,10 +58,11 @@ class Cluster:
             "nodes": listed,
             "listen": listed[number],
             "trust": str(self.place.scratch / "trust"),
-            "copies": 1,
-            **self._peers,
+            "copies": self._copies,
         }
-        settings: dict[str, Any] = self.place.settings(peers=peers, grace="0s") | {
+        settings: dict[str, Any] = self.place.settings(
+            peers=peers, grace="0s", **self._settings
+        ) | {
             "cache_dir": self.place.scratch / f"cache-{number}",
             "socket": self.place.scratch / f"s{number}",
             "replicas": {},
@@ -155,7 +157,7 @@ def test_what_a_lost_owner_left_goes_when_the_bucket_has_the_step(cluster: Clust
 
 @pytest.fixture
 def finishing(place: Site) -> Iterator[Cluster]:
-    made = Cluster(place, copies=2, finish_after="2s")
+    made = Cluster(place, copies=2, exposure_objective="6s")
     yield made
     made.close()
 

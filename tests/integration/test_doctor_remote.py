@@ -198,7 +198,7 @@ REFUSED = [
     (Trouble.INTERNAL_ERROR, "PutObject", "put", "the store's log"),
     (Trouble.CLOSED, "PutObject", "put", "the store's log"),
     (Trouble.WRONG_CHECKSUM, "HeadObject", "checksum", 'assume = ["readback"]'),
-    (Trouble.ACCESS_DENIED, "UploadPartCopy", "copy", "block_copies = false"),
+    (Trouble.ACCESS_DENIED, "UploadPartCopy", "copy", "`nocopy` to `assume`"),
 ]
 
 

@@ -35,7 +35,7 @@ def tmpfs() -> Iterator[Path]:
 
 @pytest.fixture
 def settings(tmpfs: Path, tmp_path: Path) -> dict[str, Any]:
-    memory = {"size": "100 MB", "directory": str(tmpfs)}
+    memory = f"100 MB in {tmpfs}"
     return {"memory": memory, "cache_dir": tmp_path / "cache"}
 
 
@@ -120,7 +120,7 @@ def test_a_restart_finds_memory_and_a_power_cut_is_told(
 
 
 def test_a_directory_that_is_not_in_memory_is_refused(tmp_path: Path) -> None:
-    memory = {"size": "100 MB", "directory": str(tmp_path)}
+    memory = f"100 MB in {tmp_path}"
     with pytest.raises(ConfigError, match="not in memory"), serving(memory=memory):
         pass
 
@@ -141,8 +141,8 @@ def test_another_directory_waits_until_the_first_is_empty(
 ) -> None:
     with serving(**settings):
         pass
-    other = {"size": "100 MB", "directory": str(tmpfs / "other")}
-    with pytest.raises(ConfigError, match=r"memory\.directory"):
+    other = f"100 MB in {tmpfs / 'other'}"
+    with pytest.raises(ConfigError, match="`memory` names"):
         with serving(**{**settings, "memory": other}):
             pass
     shutil.rmtree((settings["cache_dir"] / MEMORY_NAME).read_text().strip())
@@ -151,13 +151,12 @@ def test_another_directory_waits_until_the_first_is_empty(
         pass
 
 
-@pytest.mark.parametrize("size", ["100 MB", '{"size": "100 MB"}'])
+@pytest.mark.parametrize("memory", ["100 MB", "100 MB in {tmpfs}"])
 def test_kill_of_every_process_loses_nothing_of_memory(
-    moto_s3: Any, tmp_path: Path, tmpfs: Path, size: str
+    moto_s3: Any, tmp_path: Path, tmpfs: Path, memory: str
 ) -> None:
-    memory = json.dumps({"size": "100 MB", "directory": str(tmpfs)}) if "{" in size else size
     with Tier(tmp_path, moto_s3) as tier:
-        tier.environment["CACHETIER_MEMORY"] = memory
+        tier.environment["CACHETIER_MEMORY"] = memory.format(tmpfs=tmpfs)
         tier.start()
         with Client(tier.url) as client:
             level = client.put_shard(DATA, name="a", ack="memory", **SAVE).level

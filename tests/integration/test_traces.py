@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from cachetier.service import service as services
-from cachetier.telemetry.tracing import open_tracing
+from cachetier.telemetry.tracing import VARIABLE, open_tracing
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
 from examples.trace_tree import tree
@@ -43,8 +43,9 @@ def endpoint() -> Iterator[S3Endpoint]:
 def settings(
     tmp_path: Path, endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, Any]:
+    monkeypatch.setenv(VARIABLE, "otlp")
     remote = f"s3://{endpoint.bucket}/{tmp_path.name}"
-    return {**node_settings(tmp_path, endpoint, remote, monkeypatch), "trace": True}
+    return {**node_settings(tmp_path, endpoint, remote, monkeypatch)}
 
 
 @pytest.fixture
@@ -53,8 +54,8 @@ def exporter(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     kept = InMemorySpanExporter()
     kept.shutdown = lambda: None  # type: ignore[method-assign]
 
-    def traced_here(wanted: bool, store_id: str, directory: Path) -> Any:
-        return open_tracing(wanted, store_id, directory, exporter=kept)
+    def traced_here(store_id: str, directory: Path) -> Any:
+        return open_tracing(store_id, directory, exporter=kept)
 
     monkeypatch.setattr(services, "open_tracing", traced_here)
     return kept
@@ -86,9 +87,10 @@ def test_a_step_that_outlives_a_restart_is_one_trace(
 
 
 def test_nothing_is_traced_unless_it_is_wanted(
-    settings: dict[str, Any], exporter: InMemorySpanExporter
+    settings: dict[str, Any], exporter: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with running({**settings, "trace": False}) as service:
+    monkeypatch.setenv(VARIABLE, "none")
+    with running(settings) as service:
         with Client(f"unix://{service.socket}") as client:
             client.put_shard(b"x", run="run", step=7, name="x", rank=0, world_size=1)
     assert exporter.get_finished_spans() == ()
@@ -151,10 +153,11 @@ def test_the_service_sends_its_traces_to_a_collector(
 ) -> None:
     for name, value in endpoint.environment().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv(VARIABLE, "otlp")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     remote = {"remote": f"s3://{endpoint.bucket}/{tmp_path.name}"}
     remote["remote_assume"] = endpoint.verify
-    process, ready = started(tmp_path, endpoint.url, **remote, trace="on", http="127.0.0.1:0")
+    process, ready = started(tmp_path, endpoint.url, **remote, http="127.0.0.1:0")
     try:
         with Client(ready["http"]) as client, traced(CALLER):
             client.put_shard(LARGE, run="run", step=7, name="large", rank=0, world_size=1)
@@ -181,10 +184,11 @@ def test_a_collector_that_is_away_holds_nothing_up(
 ) -> None:
     for name, value in endpoint.environment().items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setenv(VARIABLE, "otlp")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     remote = {"remote": f"s3://{endpoint.bucket}/{tmp_path.name}"}
     remote["remote_assume"] = endpoint.verify
-    process, ready = started(tmp_path, endpoint.url, **remote, trace="on")
+    process, ready = started(tmp_path, endpoint.url, **remote)
     try:
         with Client(f"unix://{ready['socket']}") as client:
             with client.checkpoint("run", 7, rank=0, world_size=1) as checkpoint:
@@ -202,7 +206,7 @@ import sys
 from pathlib import Path
 import cachetier.service, cachetier.cli.node
 from cachetier.telemetry.tracing import open_tracing
-open_tracing(False, "store", Path("."))()
+open_tracing("store", Path("."))()
 found = [name for name in sys.modules
          if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter"))
          or name == "cachetier.telemetry.spans"]
@@ -214,13 +218,14 @@ os.environ |= {"OTEL_BSP_MAX_QUEUE_SIZE": "8", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE":
 """
 
 _AWAY = """
-import sys
+import os, sys
 from pathlib import Path
+os.environ["OTEL_TRACES_EXPORTER"] = "otlp"
 sys.modules["opentelemetry.sdk"] = None
 from cachetier.errors import ConfigError
 from cachetier.telemetry.tracing import open_tracing
 try:
-    open_tracing(True, "store", Path("."))
+    open_tracing("store", Path("."))
 except ConfigError as error:
     assert "extra `otel`" in error.hint, error.hint
 else:

@@ -367,7 +367,7 @@ class NeighbourStore:
         why = "; ".join(each.message for each in refusals)
         return TransientError(
             f"no peer of another failure domain takes a copy: {why or 'none has room, or answers'}",
-            hint="Wait, or raise `peers.room`; `cachetier status` names the peers that are away.",
+            hint="Wait, or raise the room in `peers.copies`; `cachetier status` says who is away.",
         )
 
     def _call(

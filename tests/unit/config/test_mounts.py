@@ -35,7 +35,7 @@ def test_mounts_are_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     file.write_text(
         's3 = "127.0.0.1:7071"\n[[s3_mount]]\nname = "data"\nbucket = "bucket/data"\n'
         '[[s3_mount]]\nname = "logs"\nbucket = "other"\nmode = "write_through"\n'
-        'order = "cluster"\nack = "durable"\nmarkers = "a* b*"\nrelease = "2h"\n'
+        'order = "cluster 2h"\nack = "durable"\nmarkers = "a* b*"\n'
     )
     settings = load(LEAST, config=file)
     assert settings.s3_address == ("127.0.0.1", 7071)
@@ -75,8 +75,10 @@ def test_the_door_is_off_by_default_and_its_mounts_are_still_known() -> None:
         ({"name": "a", "bucket": "two/.cachetier"}, "1.bucket: '.cachetier' cannot"),
         ({"name": "a", "bucket": "two/" + "p" * 513}, "up to 512 bytes"),
         ({"name": "a", "bucket": "two", "mode": "readonly"}, "did you mean read_only?"),
-        ({"name": "a", "bucket": "two", "release": "soon"}, "is not a span of time"),
-        ({"name": "a", "bucket": "two", "release": "-1s"}, "is not a span of time"),
+        ({"name": "a", "bucket": "two", "order": "cluster soon"}, "is not a span of time"),
+        ({"name": "a", "bucket": "two", "order": "cluster -1s"}, "is not a span of time"),
+        ({"name": "a", "bucket": "two", "order": "node 2h"}, "waits for no time"),
+        ({"name": "a", "bucket": "two", "release": "2h"}, "did you mean order = 'cluster 1h'?"),
         ({"name": "a", "bucket": "two", "order": "all"}, "1.order: 'all' is not"),
     ],
 )

@@ -106,7 +106,7 @@ def test_weights_that_are_none_are_refused_with_an_example(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("durable_every", 0), ("keep_local", -1), ("notice", "-1s"), ("supersede", "perhaps")],
+    [("durable_every", 0), ("keep_local", -1), ("notice", "-1s"), ("durable_every", "often")],
 )
 def test_policies_have_bounds(name: str, value: object) -> None:
     assert f"`{name}` from" in failure(**{name: value}).message

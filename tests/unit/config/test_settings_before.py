@@ -8,14 +8,10 @@ from pathlib import Path
 import pytest
 
 from cachetier.config.settings import SETTINGS, load, sourced
-from cachetier.config.sources import RENAMED
+from cachetier.config.sources import RENAMED, RENAMED_WITHIN
 from cachetier.errors import ConfigError
 
 FILES = sorted((Path(__file__).parent / "before").glob("*.toml"))
-WITHIN = {
-    "replicas": {"remote": "url", "verify": "assume", "conditional_writes": "assume"},
-    "s3_mount": {"prefix": "bucket = 'bucket/prefix'", "release_seconds": "release = '1h'"},
-}
 
 
 @pytest.fixture(params=FILES, ids=lambda file: file.stem)
@@ -32,10 +28,11 @@ def test_each_key_that_is_gone_names_its_successor_and_its_line(file: Path) -> N
     for key in keys.keys() - SETTINGS.keys():
         (line,) = (each for each in said if each.startswith(f"setting `{key}` in {file}, line "))
         assert RENAMED[key] in line
-    replicas = keys.get("replicas", {}).values()
-    for name, tables in (("replicas", replicas), ("s3_mount", keys.get("s3_mount", ()))):
-        for key in {key for table in tables for key in table} & WITHIN[name].keys():
-            successor = WITHIN[name][key]
+    replicas, peers = keys.get("replicas", {}).values(), keys.get("peers", {})
+    within = {"replicas": replicas, "s3_mount": keys.get("s3_mount", ()), "peers": [peers]}
+    for name, tables in within.items():
+        for key in {key for table in tables for key in table} & RENAMED_WITHIN[name].keys():
+            successor = RENAMED_WITHIN[name][key]
             assert any(f"unknown key `{key}`: did you mean {successor}?" in each for each in said)
 
 

@@ -192,7 +192,7 @@ def test_what_kubernetes_tells_of_a_service_is_no_setting(monkeypatch: pytest.Mo
 
 
 def test_numbers_in_text_are_read_exactly() -> None:
-    assert load({**LEAST, "durable_every": str(2**53 + 1)}).durable_every == 2**53 + 1
+    assert load({**LEAST, "durable_every": str(2**53 + 1)}).policy.durable_every == 2**53 + 1
 
 
 @pytest.mark.parametrize("name", ["cache_dir", "socket"])
