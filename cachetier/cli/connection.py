@@ -79,7 +79,8 @@ def announced_wait(url: str, seconds: float, *, repeats: bool) -> Iterator[None]
         repeats: Whether the verb asks again while nobody is there. One that does not has its error
             before there is anything to say.
     """
-    soon = repeats and _lacks_socket(url)
+    is_socket, path = url.startswith("unix://"), url.removeprefix("unix://")
+    soon = repeats and is_socket and not os.path.exists(path)
     done = threading.Event()
     watch = threading.Thread(target=_look_on, args=(url, seconds, done, soon), daemon=True)
     with suppress(RuntimeError):  # a process that may have no more threads waits in silence
@@ -114,7 +115,7 @@ def _look_on(url: str, seconds: float, done: threading.Event, soon: bool) -> Non
     while not done.wait(pause):
         trouble = _trouble_with(url)
         if trouble is not None and not done.is_set():
-            _tell(url, seconds, trouble)
+            echo(f"Waiting up to {seconds:g} s for {url}: {trouble}; see CACHETIER_URL.", err=True)
             return
         pause = min(2 * max(pause, SILENCE_SECONDS / 2), LONGEST_SILENCE_SECONDS)
 
@@ -133,23 +134,6 @@ def _trouble_with(url: str | None) -> str | None:
     except Exception:  # the verb's own call hears of it, and says so
         return None
     return None
-
-
-def _lacks_socket(url: str) -> bool:
-    path = url.removeprefix("unix://")
-    if path == url:
-        return False
-    try:
-        os.stat(path)
-    except FileNotFoundError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _tell(url: str, seconds: float, trouble: str) -> None:
-    echo(f"Waiting up to {seconds:g} s for {url}: {trouble}; see CACHETIER_URL.", err=True)
 
 
 # --- what steps and shards are called -------------------------------------------------------------

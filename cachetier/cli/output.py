@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -38,7 +38,7 @@ EXITS = {
     FULL: "full: no room before the deadline",
 }
 
-LOOK_SECONDS = 0.25  # between two looks at how far work is
+LOOK_SECONDS = 0.5  # between two looks at how far work is
 _UNWRAPPED_CELLS = 10_000  # of a pipe: a row is a line there, for grep and awk
 
 _EXIT_CODES = {
@@ -256,7 +256,7 @@ def past_proxies(host: str) -> dict[str, str]:
 # --- how far long work is -------------------------------------------------------------------------
 #
 # Bars and lines are shown on standard error, and only on a terminal. The work is not asked to
-# report: a thread looks four times a second at what it counts anyway, so it is as fast as without.
+# report: a thread looks twice a second at what it counts anyway, so it is as fast as without.
 
 
 def is_seen(as_json: bool) -> bool:
@@ -298,17 +298,6 @@ def bytes_shown(as_json: bool, how_far: Callable[[], HowFar]) -> AbstractContext
     return _watched(progress(as_json), lambda: how_far()._asdict())
 
 
-class StepLine:
-    """The line of work that reports its steps: ``verb``, and the step that it is at."""
-
-    def __init__(self, verb: str) -> None:
-        self._verb = verb
-        self.text = verb
-
-    def step(self, what: str) -> None:
-        self.text = f"{self._verb} {what}"
-
-
 def line_shown(as_json: bool, line: Callable[[], str]) -> AbstractContextManager[None]:
     """Show a line, and for how long it has been, while work goes on that has no end to measure."""
     if not is_seen(as_json):
@@ -348,7 +337,8 @@ def _watched(bar: Progress | None, look: Callable[[], Mapping[str, Any]]) -> Ite
 
     def go_on() -> None:
         while not over.wait(LOOK_SECONDS):
-            bar.update(task, **look())
+            with suppress(CachetierClientError):  # a service that starts again is soon back
+                bar.update(task, **look())
 
     with bar:
         task = bar.add_task("", total=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -18,7 +19,6 @@ from cachetier.cli import options
 from cachetier.cli.connection import reach
 from cachetier.cli.options import COUNT, DURATION, NUMBER, PATH, RATE, RUN, SIZE, Word
 from cachetier.cli.output import (
-    StepLine,
     console,
     echo,
     line_shown,
@@ -399,9 +399,9 @@ def simulate(scenario: Path, seed: int | None, plot: Path | None, as_json: bool)
         from msgspec.structs import replace as changed
 
         read = changed(read, seed=seed)
-    line, end = StepLine("simulated"), shown_span(read.duration)
-    with line_shown(as_json, lambda: line.text):
-        found = simulated(read, lambda now: line.step(f"{shown_span(now)} of {end}"))
+    instants, end = deque([0.0], maxlen=1), shown_span(read.duration)
+    with line_shown(as_json, lambda: f"simulated {shown_span(instants[-1])} of {end}"):
+        found = simulated(read, instants.append)
     if figure is not None:
         _draw_outcome(figure, found)
         figure.savefig(plot)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from cachetier_client import (
     CachetierClientError,
-    DeadlineError,
-    NotDurableError,
     NotFoundError,
-    ServiceUnavailableError,
-    StoppingError,
 )
 from cachetier_client.identity.names import MOUNT_MARK
 from cachetier_client.units import counted, shown_size, shown_span
@@ -30,10 +26,12 @@ from cachetier.cli.connection import not_durable_if_answering, path_of, paths_be
 from cachetier.cli.options import NAME, RUN, STEP
 from cachetier.cli.output import (
     FAILED,
+    HowFar,
+    bytes_shown,
     console,
     echo,
+    is_seen,
     print_json,
-    progress,
     refuse,
     show,
     show_rows,
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
     from cachetier_client.results import Level, ObjectListed
     from rich.table import Table
 
-SLICE_SECONDS = 1.0
+ANSWER_SECONDS = 2.0
 NOTHING_PENDING = {"pending_shards": 0, "pending_bytes": 0, "pending_steps": []}
 SEAL_SECONDS = 60.0
 
@@ -206,7 +204,8 @@ def flush(run: str | None, step: int | None, timeout: float, client: Client, as_
     JSON: `pending_shards`, `pending_bytes`, `pending_steps`: 0, 0 and none.
     """
     with not_durable_if_answering(client.url):
-        _in_slices(client, partial(_flush_known, client, run, step), timeout, as_json)
+        with _dirty_bytes_shown(client, timeout, as_json):
+            _flush_known(client, run, step, timeout)
         show(as_json, NOTHING_PENDING, _flushed(client, run, step))
 
 
@@ -227,34 +226,25 @@ def leave(timeout: float, stay: bool, client: Client, as_json: bool) -> None:
         show(as_json, NOTHING_PENDING, "The node takes puts again.")
         return
     with not_durable_if_answering(client.url):
-        _in_slices(client, client.leave, timeout, as_json)
+        with _dirty_bytes_shown(client, timeout, as_json):
+            client.leave(timeout)
         left = "The node takes no more puts, and all that it has is durable."
         show(as_json, NOTHING_PENDING, left)
 
 
-def _in_slices(
-    client: Client, flushed: Callable[[float], None], deadline: float, as_json: bool
-) -> None:
-    """Flush in one call, or in slices that move a bar."""
-    not_yet = (NotDurableError, DeadlineError, ServiceUnavailableError, StoppingError)
-    bar = progress(as_json)
-    if bar is None:
-        flushed(deadline)
-        return
-    ends_at = time.monotonic() + deadline
-    with bar:
-        dirty = _dirty_bytes(client, ends_at)
-        task = bar.add_task("flush", total=dirty)
-        while True:
-            left = ends_at - time.monotonic()
-            try:
-                flushed(max(0.0, min(SLICE_SECONDS, left)))
-            except not_yet:
-                if left <= SLICE_SECONDS:
-                    raise
-                bar.update(task, completed=dirty - _dirty_bytes(client, ends_at))
-            else:
-                return
+def _dirty_bytes_shown(
+    client: Client, timeout: float, as_json: bool
+) -> AbstractContextManager[None]:
+    """Show a bar of what is dirty while a flush goes on; its first look has the flush's time."""
+    if not is_seen(as_json):
+        return nullcontext()
+    before = client.status(timeout_seconds=max(ANSWER_SECONDS, timeout))["dirty_bytes"]
+
+    def how_far() -> HowFar:
+        left = client.status(timeout_seconds=ANSWER_SECONDS)["dirty_bytes"]
+        return HowFar("flush", before - left, before)
+
+    return bytes_shown(as_json, how_far)
 
 
 def _flush_known(client: Client, run: str | None, step: int | None, seconds: float) -> None:
@@ -278,12 +268,6 @@ def _flushed(client: Client, run: str | None, step: int | None) -> str:
                     f"`cachetier status {run} {step}` says what it waits for."
                 )
     return "Everything asked for is durable."
-
-
-def _dirty_bytes(client: Client, ends_at: float) -> int:
-    """Return what is dirty; while the service is away, it is asked until the flush must end."""
-    left = max(SLICE_SECONDS, ends_at - time.monotonic())
-    return int(client.status(timeout_seconds=left)["dirty_bytes"])
 
 
 @options.verb()

@@ -10,7 +10,6 @@ import re
 import stat
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
 
 Export: TypeAlias = "Callable[[Client, str, int, str, float], list[str]]"
 
-SLICE_SECONDS = 1.0
 SHARDS_AT_ONCE = 4
 _NEEDS_TORCH = "Install the client's extra `torch` here, as docs/install.md says"
 _SOURCE_HINT = (
@@ -629,18 +627,16 @@ def _write(client: Client, run: str, step: int, to: str, timeout: float, as_json
 def _bring(
     client: Client, run: str, step: int, ranks: list[int], timeout: float, as_json: bool
 ) -> None:
-    ends_at = time.monotonic() + timeout
     rest = partial(client.restore_step, run, step, ranks=ranks)
-    coming = rest(timeout_seconds=0.0)
-    bar, left = progress(as_json), coming
-    if bar is None:
-        left = rest(timeout_seconds=timeout) if coming.shards else coming
-    else:
-        with bar:
-            task = bar.add_task(f"restore {path_of(run, step)}", total=coming.size_bytes)
-            while left.shards and (seconds := ends_at - time.monotonic()) > 0:
-                left = rest(timeout_seconds=min(SLICE_SECONDS, seconds))
-                bar.update(task, completed=coming.size_bytes - left.size_bytes)
+    left = coming = rest(timeout_seconds=0.0)
+
+    def how_far() -> HowFar:
+        done = coming.size_bytes - rest(timeout_seconds=0.0).size_bytes
+        return HowFar(f"restore {path_of(run, step)}", done, coming.size_bytes)
+
+    if coming.shards:
+        with bytes_shown(as_json, how_far):
+            left = rest(timeout_seconds=timeout)
     brought = coming.shards - left.shards, coming.size_bytes - left.size_bytes
     if left.shards:
         still = f"{counted(left.shards, 'shard')}, {shown_size(left.size_bytes)}"

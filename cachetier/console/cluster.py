@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import socket
-import ssl
 import threading
 import time
 from collections import defaultdict
@@ -135,7 +134,10 @@ def metrics_of(url: str, token: str | None) -> str:
         OSError, ValueError, HTTPException: It did not answer, or not with its metrics.
     """
     parts = urlsplit(url)
-    connection = _connection(parts.scheme, parts.hostname or "", parts.port)
+    is_secure = parts.scheme == "https"
+    kind = http.client.HTTPSConnection if is_secure else http.client.HTTPConnection
+    tls: dict[str, Any] = {"context": context_of_environment()} if is_secure else {}
+    connection = kind(parts.hostname or "", parts.port, timeout=ANSWER_SECONDS, **tls)
     deadline = time.monotonic() + ANSWER_SECONDS
     with closing(connection):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -153,10 +155,3 @@ def metrics_of(url: str, token: str | None) -> str:
             if time.monotonic() > deadline:
                 raise TimeoutError
         return body.decode()
-
-
-def _connection(scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
-    if scheme == "https":
-        context: ssl.SSLContext = context_of_environment()
-        return http.client.HTTPSConnection(host, port, timeout=ANSWER_SECONDS, context=context)
-    return http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)

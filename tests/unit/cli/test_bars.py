@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cachetier_client import ServiceUnavailableError
 
 from cachetier.cli import output
 
@@ -48,17 +49,33 @@ def test_a_bar_shows_bytes_of_their_total_while_the_work_goes_on(
 
 def test_a_line_follows_the_steps_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_terminal(monkeypatch)
-    line, looked = output.StepLine("measuring"), threading.Event()
+    steps, looked = [""], threading.Event()
 
     def text() -> str:
-        if line.text != "measuring":
+        if len(steps) > 1:
             looked.set()
-        return line.text
+        return f"measuring {steps[-1]}"
 
     with output.line_shown(False, text):
-        line.step("round 1 of 3")
+        steps.append("round 1 of 3")
         assert looked.wait(60)
     assert "measuring round 1 of 3" in terminal.getvalue()
+
+
+def test_a_bar_outlasts_a_restart_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_terminal(monkeypatch)
+    looks, back = iter(range(3)), threading.Event()
+
+    def how_far() -> output.HowFar:
+        if next(looks, 2) == 1:
+            raise ServiceUnavailableError("it starts again")
+        if next(looks, None) is None:
+            back.set()
+        return output.HowFar("flush", 3_000_000, 6_000_000)
+
+    with output.bytes_shown(False, how_far):
+        assert back.wait(60)
+    assert "/6.0 MB" in terminal.getvalue()
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -1,42 +1,39 @@
-"""A flush that is watched goes in slices; one that is answered late is no reason to give up."""
+"""The bar of a flush shows what was dirty at its beginning, and is not any more."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import pytest
-from cachetier_client import Client, DeadlineError, NotDurableError
-from rich.progress import Progress
+from cachetier_client import Client
 
 from cachetier.cli import steps
+from cachetier.cli.output import HowFar
 
 
 class Node:
-    """A service whose drain is slow: each of ``answers`` is what a flush ends with."""
+    """A service whose drain goes on: each of ``dirty`` is what it has at a look."""
 
-    def __init__(self, *answers: Exception | None) -> None:
-        self.answers = list(answers)
-
-    def flush(self, _seconds: float) -> None:
-        answer = self.answers.pop(0)
-        if answer is not None:
-            raise answer
+    def __init__(self, *dirty: int) -> None:
+        self.dirty = iter(dirty)
 
     def status(self, **_options: Any) -> dict[str, Any]:
-        return {"dirty_bytes": len(self.answers)}
+        return {"dirty_bytes": next(self.dirty)}
 
 
-def flush(node: Node, monkeypatch: pytest.MonkeyPatch, deadline: float) -> None:
-    monkeypatch.setattr(steps, "progress", lambda _as_json: Progress(disable=True))
-    steps._in_slices(cast("Client", node), node.flush, deadline, False)
+@pytest.mark.parametrize("is_seen", [True, False])
+def test_a_flush_is_shown_where_somebody_sees_it(
+    is_seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[HowFar] = []
 
+    def bytes_shown(_as_json: bool, how_far: Callable[[], HowFar]) -> AbstractContextManager[None]:
+        looks.extend((how_far(), how_far()))
+        return nullcontext()
 
-def test_slices_follow_each_other_until_one_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = Node(NotDurableError("1 shard"), DeadlineError("too busy to say so in time"), None)
-    flush(node, monkeypatch, 60.0)
-    assert node.answers == []
-
-
-def test_the_last_slice_says_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(NotDurableError):
-        flush(Node(NotDurableError("1 shard")), monkeypatch, steps.SLICE_SECONDS / 2)
+    monkeypatch.setattr(steps, "is_seen", lambda _as_json: is_seen)
+    monkeypatch.setattr(steps, "bytes_shown", bytes_shown)
+    with steps._dirty_bytes_shown(cast("Client", Node(7, 4, 0)), 60.0, False):
+        assert looks == [HowFar("flush", 3, 7), HowFar("flush", 7, 7)] * is_seen
