@@ -378,18 +378,15 @@ class Verb(click.Command):
         if "step" in names:
             from cachetier.cli.connection import spread
 
-            args = spread(args, self._values_after(), names.index("run"))
+            options = (each for each in self.params if isinstance(each, click.Option))
+            values_after = {name: not each.is_flag for each in options for name in each.opts}
+            args = spread(args, values_after, names.index("run"))
         if ctx.resilient_parsing and args and args[-1].startswith("-") and "=" not in args[-1]:
             args = args[:-1]  # the option to be completed: click reads no line that ends with one
         extra = super().parse_args(ctx, args)
         if extra and not ctx.resilient_parsing:
             raise _too_many(ctx, extra[0], words)
         return extra
-
-    def _values_after(self) -> dict[str, bool]:
-        """Return each option, and whether the word after it is its value."""
-        options = (each for each in self.params if isinstance(each, click.Option))
-        return {name: not each.is_flag for each in options for name in each.opts}
 
 
 def renamed(old: str, now: str, ctx: click.Context) -> UsageMistakeError:

@@ -193,17 +193,11 @@ def _live(nodes: Sequence[Node], look: Callable[[], None], interval: float) -> N
                 return
 
 
-def _slept(due: float) -> bool:
-    """Wait where no key can be pressed."""
-    time.sleep(max(0.0, due - time.monotonic()))
-    return False
-
-
 @contextmanager
-def _keys() -> Iterator[Callable[[float], bool]]:
-    """Yield what waits until a time, and returns True as soon as q is pressed."""
+def _keys() -> Iterator[Callable[[float], bool | None]]:
+    """Yield what waits until a time, and returns True as soon as q is pressed, if keys can be."""
     if not sys.stdin.isatty():
-        yield _slept
+        yield lambda due: time.sleep(max(0.0, due - time.monotonic()))
         return
     import termios
     import tty

@@ -10,13 +10,13 @@ import re
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 from cachetier_client import DeadlineError, IntegrityError, InvalidRequestError, NotFoundError
@@ -60,8 +60,6 @@ if TYPE_CHECKING:
 
     from cachetier.cli.connection import StepOrPath
     from cachetier.remote.base import ObjectStore
-
-Export: TypeAlias = "Callable[[Client, str, int, str, float], list[str]]"
 
 SHARDS_AT_ONCE = 4
 _NEEDS_TORCH = "Install the client's extra `torch` here, as docs/install.md says"
@@ -369,12 +367,11 @@ def get_step(
     as_json: bool,
 ) -> None:
     """Write a step in one of the formats; ``dest`` appears whole or not."""
-    export = _export_of(to, trusted)
     total = cache(partial(_size_of, client, run, step))
     with bytes_shown(
         as_json, lambda: HowFar(f"get {path_of(run, step)}", written_bytes(dest), total())
     ):
-        names = export(client, run, step, dest, timeout)
+        names = _exported(client, run, step, dest, timeout, to, trusted)
     root = Path(dest)
     size_bytes = sum(path.stat().st_size for path in (root, *root.rglob("*")) if path.is_file())
     document = {"format": to, "path": dest, "names": names, "size_bytes": size_bytes}
@@ -382,29 +379,27 @@ def get_step(
     show(as_json, document, f"{dest}: {shown_size(size_bytes)}, {what}, verified")
 
 
-def _export_of(to: str, trusted: bool) -> Export:
-    """Return what writes a step in one of the formats."""
+def _exported(
+    client: Client, run: str, step: int, dest: str, timeout: float, to: str, trusted: bool
+) -> list[str]:
+    """Write a step in one of the formats; return the names in it."""
     if to == "files":
-        return _export_files
+        return _export_files(client, run, step, dest, timeout)
     try:
         from cachetier_client.identity.addresses import address_of_step
         from cachetier_client.identity.step_names import StepName
         from cachetier_client.torch.exports import export_step
     except ImportError:
         refuse(f"--format {to} needs torch", f"{_NEEDS_TORCH}, or --format files.")
-
-    def export(client: Client, run: str, step: int, dest: str, timeout: float) -> list[str]:
-        return export_step(
-            address_of_step(run, step, StepName()),
-            dest,
-            to,
-            client=client,
-            step_name="{step}",
-            timeout_seconds=timeout,
-            trusted=trusted,
-        )
-
-    return export
+    return export_step(
+        address_of_step(run, step, StepName()),
+        dest,
+        to,
+        client=client,
+        step_name="{step}",
+        timeout_seconds=timeout,
+        trusted=trusted,
+    )
 
 
 def _export_files(client: Client, run: str, step: int, dest: str, timeout: float) -> list[str]:

@@ -161,7 +161,8 @@ def _draining(step: StepInfo, status: Status, now: float) -> tuple[str, list[str
             ["All of it is in S3; the drain will publish it soon."],
             "",
         )
-    found.append(f"{_left(step)} left to send; {_eta(step, status)}")
+    left = f"{shown_size(step.dirty_bytes)} of {shown_size(step.size_bytes)}"
+    found.append(f"{left} are left to send; {_eta(step, status)}")
     if remote["state"] in ("unreachable", "refused"):
         found.append(f"{remote_trouble(remote, now)}.")
         return "remote", found, "cachetier doctor says what is wrong. Nothing is lost meanwhile."
@@ -179,10 +180,6 @@ def _draining(step: StepInfo, status: Status, now: float) -> tuple[str, list[str
         found.append(f"{are(len(before), 'older step')} to go first, with {left}.")
         return "order", found, f"Put it first: {_flush(step)}."
     return "drain", found, ""
-
-
-def _left(step: StepInfo) -> str:
-    return f"{shown_size(step.dirty_bytes)} of {shown_size(step.size_bytes)} are"
 
 
 def _eta(step: StepInfo, status: Status) -> str:

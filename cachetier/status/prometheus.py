@@ -22,7 +22,10 @@ _OF_EACH_DRAIN: Mapping[str, Figure] = {
     "saved_bytes": lambda drain: drain.saved_bytes,
     "throttled": lambda drain: drain.remote.throttled,
     "drain_concurrency": lambda drain: drain.remote.pace.get("concurrency", 0),
-    "drain_writes_per_second": lambda drain: _or_infinite(drain.remote.pace),
+    # The drain reports None, or nothing yet: it has no limit.
+    "drain_writes_per_second": lambda drain: (
+        math.inf if (writes := drain.remote.pace.get("writes_per_second")) is None else writes
+    ),
 }
 
 
@@ -124,9 +127,3 @@ def _plain(figures: Mapping[str, float]) -> dict[str, Points]:
 def _known(figures: Iterable[tuple[str, float | None]]) -> Points:
     """Return a sample for each figure that somebody can tell."""
     return [((label,), value) for label, value in figures if value is not None]
-
-
-def _or_infinite(pace: Mapping[str, float | None]) -> float:
-    """Return how many writes the drain allows itself; it reports None, or nothing yet: no limit."""
-    writes = pace.get("writes_per_second")
-    return math.inf if writes is None else writes

@@ -15,7 +15,6 @@ from cachetier.drain.serve.drains import Drains
 from cachetier.drain.serve.stats import DrainSnapshot
 from cachetier.local.catalog import saves, shards
 from cachetier.local.catalog.rows import Backlog
-from cachetier.local.open_files import Lent
 from cachetier.local.store import Store
 from cachetier.objects.cluster import WaitingMarker
 from cachetier.remote.answers import Answers
@@ -189,7 +188,7 @@ def status_of(
 
 
 def _figures(node: NodeSnapshot) -> dict[str, Any]:
-    service, totals = node.service, node.totals
+    service, totals, lent = node.service, node.totals, node.service.lent
     return {
         "capacity_bytes": service.capacity_bytes,
         "used_bytes": service.used_bytes,
@@ -198,8 +197,10 @@ def _figures(node: NodeSnapshot) -> dict[str, Any]:
         "dirty_bytes": totals.dirty.size_bytes,
         "clean_bytes": totals.clean_bytes,
         "evictable_bytes": totals.evictable_bytes,
-        "lent_bytes": service.lent.size_bytes,
-        "lent_most": _lent_most(service.lent),
+        "lent_bytes": lent.size_bytes,
+        "lent_most": {"holder": lent.holder, "size_bytes": lent.holder_bytes}
+        if lent.holder is not None
+        else None,
         "waiting_bytes": service.waiting_puts_bytes,
         "dirty_shards": totals.dirty.shards,
         "oldest_dirty_seconds": node.oldest_dirty_seconds,
@@ -216,12 +217,6 @@ def _figures(node: NodeSnapshot) -> dict[str, Any]:
         "restore": asdict(service.restore),
         "principals": list(node.principals),
     }
-
-
-def _lent_most(lent: Lent) -> dict[str, Any] | None:
-    if lent.holder is None:
-        return None
-    return {"holder": lent.holder, "size_bytes": lent.holder_bytes}
 
 
 def _local_only(machine: Machine, node: NodeSnapshot) -> dict[str, Any]:
