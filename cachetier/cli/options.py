@@ -262,14 +262,14 @@ def _rate(word: str) -> float:
 
 def _setting(word: str) -> tuple[str, str]:
     from cachetier.config.settings import NAMED
+    from cachetier.config.sources import unknown
 
     name, sign, value = word.partition("=")
     if not sign:
         raise ValueError(f"{word!r} has no value", "Write it as KEY=VALUE: --set pack=on.")
     if name not in NAMED:
-        meant = nearest(name, NAMED)
-        hint = f"Did you mean {meant}?" if meant else "See docs/configuration.md for all settings."
-        raise ValueError(f"there is no setting {name}", hint)
+        problem = unknown(f"setting `{name}`", name, NAMED)
+        raise ValueError(problem.message, problem.hint)
     return name, value
 
 

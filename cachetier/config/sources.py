@@ -83,7 +83,7 @@ def unknown_variables(names: Collection[str]) -> list[ConfigError]:
             continue
         if variable.removeprefix(PREFIX).lower() not in names:
             known = [variable_of(name) for name in names]
-            problems.append(_unknown(f"environment variable {variable}", variable, known))
+            problems.append(unknown(f"environment variable {variable}", variable, known))
     return problems
 
 
@@ -156,7 +156,7 @@ def read_file(path: Path) -> SettingsFile:
 def unknown_keys(file: SettingsFile, names: Collection[str]) -> list[ConfigError]:
     """Return one error for each key of a file that is not one of the settings ``names``."""
     return [
-        _unknown(f"setting `{name}` in {file.place(name)}", name, names)
+        unknown(f"setting `{name}` in {file.place(name)}", name, names)
         for name in file.values
         if name not in names
     ]
@@ -265,7 +265,8 @@ _RENAMED_HINT = "Use the new name; `cachetier config --check` finds the others."
 _FILE_HINT = "Give a readable TOML file by --config or CACHETIER_CONFIG."
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
+def unknown(what: str, name: str, known: Iterable[str]) -> ConfigError:
+    """Return the error about a setting that there is not: its successor, or the nearest one."""
     if successor := RENAMED.get(name.removeprefix(PREFIX).lower()):
         return ConfigError(f"{what} is no longer a setting: {successor}", hint=_RENAMED_HINT)
     near = _ALSO_CALLED.get(name) or nearest(name, known)

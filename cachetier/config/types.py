@@ -460,7 +460,7 @@ def record(
         if isinstance(value, str) and value.lstrip().startswith("{"):
             value = table_of(value)
         if not isinstance(value, Mapping):
-            raise ValueError(f"{value!r} is not a table with {_all(known)}")  # noqa: TRY004
+            raise ValueError(f"{value!r} is not a table with {_all(known) or ', '.join(known)}")  # noqa: TRY004
         if unknown := [str(key) for key in value if key not in known]:
             meant = {
                 key: renamed.get(key) or nearest(key, known) or ", ".join(known) for key in unknown
