@@ -94,7 +94,7 @@ class Access:
         token = None if secret is None else self.tokens.find(secret)
         principal = None if token is None else self._named.get(token.principal)
         if token is None or principal is None:
-            wrong = "this service wants a token" if secret is None else "this token opens nothing"
+            wrong = "this service requires a token" if secret is None else "this token is not valid"
             refused = UnauthorizedError(wrong)
             self._audit.refused("hello", refused.code, address=address)
             raise refused

@@ -22,7 +22,7 @@ LINK_SECONDS = 60.0
 SESSION_SECONDS = 8 * 3600.0
 IDLE_SECONDS = 1800.0
 EACH_LIMIT = 16  # links, and sessions, of one principal: the longest unused makes place
-LINK_ENDED = "this link has been used, or its time is over"
+LINK_ENDED = "this link has been used, or has expired"
 
 
 class _Secrets:
@@ -94,7 +94,7 @@ class Sessions:
         """Use a link up; return the secret of the session that it begins.
 
         Raises:
-            UnauthorizedError: It has been used, or its time is over.
+            UnauthorizedError: It has been used, or has expired.
         """
         maker = self._links.find(link, take=True)
         if maker is None:

@@ -31,7 +31,7 @@ expires_option = options.option(
     "--expires",
     type=EXPIRY,
     default="90d",
-    help="When it ends: 12h, 30d; `never` if it shall not.",
+    help="When it expires: 12h, 30d or `never`.",
 )
 HOW = one_of("HOW", "ours", "theirs", "release")
 
@@ -75,7 +75,7 @@ def list_(client: Client, as_json: bool) -> None:
         for each in found
     ]
     listed = table("<id", "<kind", "<principal", "made", "ends in", rows=rows) if rows else None
-    none = "No token was made yet: `cachetier token create PRINCIPAL` does."
+    none = "There is no token yet: `cachetier token create PRINCIPAL` makes one."
     show_rows(as_json, {"tokens": found}, listed, none)
 
 

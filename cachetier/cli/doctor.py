@@ -214,7 +214,7 @@ def _wrapped(text: str, indent: int) -> list[str]:
 @options.option(
     "--size",
     type=replace(SIZE, hint="Give a size such as '256 MiB'."),
-    help="Of a large shard, default 256 MiB; the most to write to a remote, default 4 GiB.",
+    help="Size of a large shard, default 256 MiB; of a remote, the most to write, default 4 GiB.",
 )
 @options.option(
     "--ranks",
@@ -226,7 +226,7 @@ def _wrapped(text: str, indent: int) -> list[str]:
     "--rounds",
     type=replace(COUNT, least=1, most=100),
     default=3,
-    help="How often, up to 100; medians are shown.",
+    help="Repetitions, up to 100; medians are shown.",
 )
 @options.duration("--for", "About how long to measure a remote.", default="60s", least=1.0)
 @options.option(

@@ -51,12 +51,12 @@ _TITLES = {
 
 
 @options.verb()
-@options.flag("--repair", help="Repair what can be; the service must be stopped.")
+@options.flag("--repair", help="Repair what can be repaired; the service must be stopped.")
 @options.flag("--data", help="Read and check every byte on this node, too.")
 @options.flag("--local", help="Look at this node only, and ask no remote.")
 @options.option("--run", type=RUN, help="Only this run's shards.")
 @options.flag("--adopt", help="Take files of lost+found back that no row accounts for.")
-@options.flag("--rebuild", help="Make a lost catalog again from the data files.")
+@options.flag("--rebuild", help="Rebuild a lost catalog from the data files.")
 @options.settings("cache_dir", "remote", "remote_endpoint")
 @options.as_json
 def fsck(
@@ -221,9 +221,9 @@ def _next_move(report: FsckReport) -> str:
 
 
 @options.verb()
-@options.flag("--yes", "-y", help="Remove it; else only say it.")
+@options.flag("--yes", "-y", help="Remove it; without this, only list it.")
 @options.option(
-    "--older-than", type=DURATION, default="1d", help="Leave what is younger: 12h, 7d, 0s."
+    "--older-than", type=DURATION, default="1d", help="Keep what is younger: 12h, 7d, 0s."
 )
 @partial(options.client, seconds=COLLECT_SECONDS)
 def prune(yes: bool, older_than: float, client: Client, as_json: bool) -> int:
@@ -258,7 +258,7 @@ def _show_collected(found: dict[str, Any]) -> None:
         echo("There is nothing to collect.")
     _show_left(found["left"])
     for unanswered in found["unanswered"]:
-        echo(f"Not asked: {unanswered}. What is there was left.", err=True)
+        echo(f"Not asked: {unanswered}. Nothing was removed there.", err=True)
 
 
 def _show_left(left: list[dict[str, Any]]) -> None:

@@ -315,9 +315,9 @@ def _home() -> str | None:
 
 
 @options.verb()
-@options.flag("--check", help="Say all that is wrong with them; exit 2 if there is anything.")
+@options.flag("--check", help="Show every wrong setting; exit 2 if there is one.")
 @options.flag("--schema", help="Print the JSON schema of cachetier.toml, for editors.")
-@options.flag("--origin", help="Say who sets each of them.")
+@options.flag("--origin", help="Show where each setting comes from.")
 @options.settings()
 @options.as_json
 def config(
@@ -339,7 +339,9 @@ def config(
     meant; with --schema a JSON schema (draft 2020-12).
     """
     if check + schema + origin > 1:
-        refuse("--check, --schema and --origin go one by one", "Leave out all but one of them.")
+        refuse(
+            "--check, --schema and --origin exclude each other", "Leave out all but one of them."
+        )
     if schema:
         head = {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -367,7 +369,7 @@ def _checked(found: Sourced, as_json: bool) -> int:
     for problem in found.problems:
         complain(problem.message, problem.hint)
     if not (found.problems or as_json):
-        echo(f"The settings are well: {_summary(found)}.", *warnings)
+        echo(f"The settings are correct: {_summary(found)}.", *warnings)
     return USAGE if found.problems else 0
 
 

@@ -521,7 +521,7 @@ def duration(spelt: str, help: str, *, default: str | None = None, least: float 
     return option(spelt, type=replace(DURATION, least=least), default=default, help=help)
 
 
-def timeout(default: str, help: str = "For each call.") -> Decorator:
+def timeout(default: str, help: str = "Deadline of each call.") -> Decorator:
     return duration("--timeout", help, default=default)
 
 

@@ -71,8 +71,8 @@ _between_failures = replace(DURATION, hint="Write it as 12h or 3d.")
     help="How often a node fails, where --mtbf is not given.",
 )
 @options.option("--blocked", type=DURATION, help="How long a save blocks training.")
-@options.option("--durable", type=DURATION, help="From its start until it is in S3.")
-@options.option("--step-time", type=DURATION, help="A step of training.")
+@options.option("--durable", type=DURATION, help="Time from its start until it is in S3.")
+@options.option("--step-time", type=DURATION, help="Duration of a training step.")
 @options.option(
     "--overhead-cap",
     type=NUMBER,
@@ -193,9 +193,11 @@ def _number(spelt: str, name: str, default: float, help: str) -> options.Decorat
 @_number(
     "--weights-bytes", "weights", _STATE.weights, "Bytes of a parameter's weight as it is used."
 )
-@_number("--master-bytes", "master", _STATE.master, "Of its master copy; 0 without one.")
-@_number("--first-moment-bytes", "first", _STATE.first_moment, "Of the optimizer's first moment.")
-@_number("--second-moment-bytes", "second", _STATE.second_moment, "Of its second moment.")
+@_number("--master-bytes", "master", _STATE.master, "Bytes of its master copy; 0 without one.")
+@_number(
+    "--first-moment-bytes", "first", _STATE.first_moment, "Bytes of the optimizer's first moment."
+)
+@_number("--second-moment-bytes", "second", _STATE.second_moment, "Bytes of its second moment.")
 @_number("--jobs", "jobs", _DEFAULT.jobs, "Jobs that save as this one does.")
 @_number("--gpus", "gpus", _DEFAULT.gpus, "GPUs of a job; each is a rank.")
 @_number("--gpus-per-node", "gpus_per_node", _DEFAULT.gpus_per_node, "GPUs of a node.")
@@ -216,7 +218,7 @@ def _number(spelt: str, name: str, default: float, help: str) -> options.Decorat
     "--put-time",
     type=DURATION,
     default=f"{1000 * _DEFAULT.put_seconds:g}ms",
-    help="Until S3 has answered a request: 35ms.",
+    help="Time until S3 answers a request: 35ms.",
 )
 @_number(
     "--connections",
@@ -371,7 +373,7 @@ def _draw_estimate(plan: Plan, found: Estimate, path: Path) -> None:
 
 @options.verb()
 @options.argument("scenario", type=PATH, help="A TOML file: see docs/planning.md.")
-@options.option("--seed", type=COUNT, help="In place of the scenario's: other chances.")
+@options.option("--seed", type=COUNT, help="Seed in place of the scenario's: other random events.")
 @options.option("--plot", type=PATH, help="Draw it over time: a .png or .svg file.")
 @options.as_json
 def simulate(scenario: Path, seed: int | None, plot: Path | None, as_json: bool) -> None:

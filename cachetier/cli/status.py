@@ -101,8 +101,8 @@ def _print_status(found: dict[str, Any]) -> None:
     envvar="CACHETIER_URL",
     help="unix:///path/to/cachetier.sock or http://host:port; several: all in one table.",
 )
-@options.duration("--interval", "Between two looks.", default="1s", least=0.1)
-@options.flag("--once", help="Look for one interval, print it, and end.")
+@options.duration("--interval", "Time between two updates.", default="1s", least=0.1)
+@options.flag("--once", help="Measure for one interval, print it, and exit.")
 @options.as_json
 def top(url: tuple[str, ...], interval: float, once: bool, as_json: bool) -> int:
     """Watch nodes live: what losing them would cost now, what flows, and what is stuck.

@@ -59,9 +59,7 @@ SEAL_SECONDS = 60.0
 )
 @options.argument("step", type=STEP, required=False, help="List its shards.")
 @options.level(None, "Only steps that are local, replicated, or durable.")
-@options.flag(
-    "--all", "-a", "everything", help="With what lies under other paths, and in all runs."
-)
+@options.flag("--all", "-a", "everything", help="Also steps under other paths, and of all runs.")
 @options.flag("--latest", help="Print the number of the newest durable step, or at --level.")
 @options.client
 def ls(
@@ -193,7 +191,7 @@ def wait(
 
 @options.verb()
 @options.optional_run_and_step
-@options.timeout("60s", "The most to wait.")
+@options.timeout("60s", "How long to wait.")
 @partial(options.client, patient=True)
 def flush(run: str | None, step: int | None, timeout: float, client: Client, as_json: bool) -> None:
     """Drain first what is asked for, and wait until it is durable; exit 3 when it is not in time.
@@ -210,7 +208,7 @@ def flush(run: str | None, step: int | None, timeout: float, client: Client, as_
 
 
 @options.verb()
-@options.timeout("4min", "The most to wait.")
+@options.timeout("4min", "How long to wait.")
 @options.flag("--stay", help="The node does not go: have it take puts again.")
 @partial(options.client, patient=True)
 def leave(timeout: float, stay: bool, client: Client, as_json: bool) -> None:
@@ -282,7 +280,7 @@ def delete(run: str, step: int, yes: bool, client: Client, as_json: bool) -> Non
     JSON: `deleted_shards`, how many were here.
     """
     if not yes and not sys.stdin.isatty():
-        refuse("deleting a step needs a yes", "Add --yes.")
+        refuse("deleting a step must be confirmed", "Add --yes.")
     if not yes:
         click.confirm(visible(f"Delete {path_of(run, step)}, here and in S3?"), abort=True)
     deleted = client.delete_step(run, step)

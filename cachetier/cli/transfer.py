@@ -100,8 +100,8 @@ _SAFE = {
     "--element-size", type=ELEMENT_SIZE, help="Bytes of one value: 2, 4 or 8; helps compression."
 )
 @options.level("local", "local; memory is enough; or wait for replicated, durable.")
-@options.option("--remote-endpoint", help="Of s3://: default as of the service.")
-@options.duration("--timeout", "For each call; default 60s, of a whole step 5min.")
+@options.option("--remote-endpoint", help="Server of an s3:// source; default: the service's.")
+@options.duration("--timeout", "Deadline of each call; default 60s, of a whole step 5min.")
 @options.url
 @options.as_json
 def put(
@@ -208,7 +208,7 @@ def _put(
     "dest",
     type=FILE,
     required=False,
-    help="Where to: of a shard default -, standard output; of a step what to make.",
+    help="Destination: of a shard a file (default: standard output), of a step what to make.",
 )
 @options.option("--name", type=NAME, help="The shard's name; without it the whole step.")
 @options.option(
@@ -253,7 +253,7 @@ def get(
     tensors and objects, or of files), `size_bytes`.
     """
     if name is None and dest is None:
-        refuse("nothing says which shard, or where to", "Give --name NAME; or DEST for the step.")
+        refuse("no shard and no destination are named", "Give --name NAME; or DEST for the step.")
     if name is None and part is not None:
         refuse("--range is about one shard", "Name it: --name NAME")
     file = dest or "-"
@@ -455,7 +455,7 @@ def step_in(source: str) -> int:
 
     in_name = find_step([source.rstrip("/").rpartition("/")[2]])
     if in_name is None:
-        refuse(f"no step is in the name of {source}", "Give it: cachetier put SOURCE RUN STEP")
+        refuse(f"the name {source} has no step in it", "Give it: cachetier put SOURCE RUN STEP")
     return in_name.step
 
 
@@ -541,8 +541,10 @@ def _read(store: ObjectStore, key: str, etag: str, size_bytes: int) -> Iterator[
 @options.verb()
 @options.run_and_newest
 @options.option("--to", type=FILE, help="A folder to make, of one file for each shard.")
-@options.option("--ranks", type=RANKS, help="Only what these put: 0-7, or 0,8. Default: all.")
-@options.timeout("1h", "For all of it.")
+@options.option(
+    "--ranks", type=RANKS, help="Only shards of these ranks: 0-7, or 0,8. Default: all."
+)
+@options.timeout("1h", "Deadline of the whole command.")
 @partial(options.client, patient=True)
 def restore(
     run: str,
@@ -562,7 +564,7 @@ def restore(
     JSON: `run`, `step`, `brought_shards`, `brought_bytes`; with --to `path` and `names`.
     """
     if to is not None and ranks:
-        refuse("--ranks goes with no --to", "Leave out one of them.")
+        refuse("--ranks and --to exclude each other", "Leave out one of them.")
     chosen = _newest(client, run) if step is None else step
     if to is not None:
         _write(client, run, chosen, to, timeout, as_json)
@@ -572,7 +574,7 @@ def restore(
 
 @options.verb()
 @options.run_and_newest
-@options.timeout("1h", "For all of it.")
+@options.timeout("1h", "Deadline of the whole command.")
 @options.client
 def verify(run: str, step: int | None, timeout: float, client: Client, as_json: bool) -> int:
     """Read a step as a restore would, from the nearest copies, and check every byte; keep nothing.
@@ -695,11 +697,11 @@ def _bad_shards(
 @options.option(
     "--marker", multiple=True, help="The file that ends a save, as a pattern; may be repeated."
 )
-@options.option("--step-name", help="How steps are called, such as `round-{step}`.")
+@options.option("--step-name", help="How the trainer names steps, such as `round-{step}`.")
 @options.duration(
-    "--quiet-commits", "A step has ended, too, when nothing happened to it for so long."
+    "--quiet-commits", "A step has also ended when its files have not changed for this long."
 )
-@options.flag("--once", help="Take what has ended by now, and leave.")
+@options.flag("--once", help="Take the saves that have ended, then exit.")
 @options.service
 def adopt(
     folder: Path,
@@ -780,7 +782,7 @@ def _check_place(rank: int | None, world_size: int | None) -> None:
 
     if place_of(os.environ).origin == "alone" and (rank is None or world_size is None):
         refuse(
-            "nothing says how many watchers there are",
+            "the number of watchers is not known",
             "Pass --rank 0 --world-size 1 for the only one; else start them with srun, one a node, "
             "or give each its --rank.",
         )

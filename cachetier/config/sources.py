@@ -260,7 +260,7 @@ RENAMED_WITHIN = {
 _ALSO_CALLED = {"bucket": "remote", "port": "http", "size": "capacity", "url": "remote"} | {
     key: f"remote.{key}" for key in ("endpoint", "region", "assume", "encryption")
 }
-_TOML_HINT = 'Mend that line; what is no plain number stands in quotes: capacity = "80%".'
+_TOML_HINT = 'Correct that line; write all but plain numbers in quotes: capacity = "80%".'
 _RENAMED_HINT = "Use the new name; `cachetier config --check` finds the others."
 _FILE_HINT = "Give a readable TOML file by --config or CACHETIER_CONFIG."
 

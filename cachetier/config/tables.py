@@ -78,20 +78,20 @@ def _refuse_share(size: str) -> None:
 class PrincipalSettings:
     """Somebody who may come in: how they are known, what they may touch, how much they may have."""
 
-    name: str = required(checked(TEXT, _checked_name), "How errors and the audit log call it.")
+    name: str = required(checked(TEXT, _checked_name), "Its name in errors and the audit log.")
     role: Role = setting(one_of(*Role), Role.WRITE, "`scrape`, `read`, `write` or `admin`.")
     runs: tuple[str, ...] = setting(
         listed(TEXT, r"[,\s]+"), EVERY_RUN, "Globs of the runs that it may touch: `team-a-*`."
     )
-    uid: frozenset[int] = setting(UIDS, frozenset(), "Users that are it, at the socket.")
-    gid: frozenset[int] = setting(UIDS, frozenset(), "Groups whose members are it.")
+    uid: frozenset[int] = setting(UIDS, frozenset(), "Users who act as it at the socket.")
+    gid: frozenset[int] = setting(UIDS, frozenset(), "Groups whose members act as it.")
     socket: Path | None = setting(
-        optional(PATH), None, "A socket of its own: who can reach it, is it."
+        optional(PATH), None, "A socket of its own: anybody who can open it acts as this principal."
     )
     bytes: str | None = setting(
         optional(checked(CAPACITY, _refuse_share)),
         None,
-        "The most that its runs have here not yet in the remote, or pinned: `200 GB`.",
+        "The most bytes of its runs that are not in the remote yet, or pinned: `200 GB`.",
     )
     shards: int | None = setting(optional(whole(1)), None, "Likewise, in shards.")
     open_puts: int | None = setting(optional(whole(1)), None, "The most puts it has begun at once.")

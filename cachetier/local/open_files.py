@@ -205,7 +205,7 @@ class OpenFiles:
         with self._lock:
             return [
                 f"{file.by} wrote past a reservation and has the file open still: {file.refusal}. "
-                f"Its put is refused, {shown_size(file.counted_bytes)} are counted until it is "
+                f"Its put is refused; {shown_size(file.counted_bytes)} are counted until it is "
                 "closed, and they begin no others"
                 for file in self._refused
             ]

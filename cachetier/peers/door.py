@@ -187,7 +187,7 @@ class _PeerRequest(BaseHTTPRequestHandler):
                 raise NotFoundError("there is no such route")
             answer(query)
         except (KeyError, ValueError):
-            self._say(HTTPStatus.BAD_REQUEST, b"the question is no such question")
+            self._say(HTTPStatus.BAD_REQUEST, b"the question is not understood")
         except CachetierError as error:
             self._say(error.http_status, error.message.encode())
 
@@ -203,7 +203,7 @@ class _PeerRequest(BaseHTTPRequestHandler):
         except CachetierError as error:
             self._refuse(body, error.http_status, error.message, error.code)
         except (KeyError, TypeError, ValueError):
-            self._refuse(body, HTTPStatus.BAD_REQUEST, "the question is no such question")
+            self._refuse(body, HTTPStatus.BAD_REQUEST, "the question is not understood")
 
     def _keep(self, operation: str, call: dict[str, Any], body: _SentBody) -> None:
         keeper = self.server.door.keeper

@@ -28,7 +28,7 @@ class Mistake:
 
 _LEAST = 'cache_dir = "/c"\nremote = "s3://bucket/p"\n'
 _MEND, _UNKNOWN = "Correct the setting", "Correct or remove it"
-_TOML = "stands in quotes"
+_TOML = "in quotes"
 
 # --- a line of cachetier.toml ---------------------------------------------------------------------
 # The line, what is named, and the next move.
@@ -187,13 +187,13 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("flush --timeout 4x", "--timeout: '4x'|30min", "30s"),
     ("flush --timeout 4", "--timeout: '4' has no unit", "4s"),
     ("flush train 7 8", "does not take '8'", "cachetier flush [RUN] [STEP]"),
-    ("delete train 7", "needs a yes", "--yes"),
-    ("get train 7", "nothing says which shard", "--name NAME"),
+    ("delete train 7", "must be confirmed", "--yes"),
+    ("get train 7", "no shard and no destination", "--name NAME"),
     ("get train 7 /x --format zip", "--format 'zip'|safetensors", "Choose one"),
-    ("put /nowhere train", "no step is in the name of /nowhere", "RUN STEP"),
+    ("put /nowhere train", "the name /nowhere has no step", "RUN STEP"),
     ("prune --older-than soon", "--older-than: 'soon'|'30min', '12h' or '7d'", "12h"),
     ("adopt /nowhere train", "no folder /nowhere", "make it"),
-    ("adopt / train", "how many watchers", "--rank 0 --world-size 1"),
+    ("adopt / train", "the number of watchers", "--rank 0 --world-size 1"),
     ("plan costs", "Nothing says what a checkpoint holds", "--params 13B or --size 2TB|--from-run"),
     ("plan costs --params lots", "--params: 'lots'|'6.7B'", "6.7B"),
     ("plan costs --size 1TB --gpus 0", "--gpus: 0 is impossible", "at least 1"),
@@ -326,7 +326,7 @@ def of_a_node() -> Iterator[Mistake]:
     """Yield those that a running node is asked about, or that miss it."""
     for url, code, names, move in _URLS:
         yield Mistake("status", code, names, move, variables={"CACHETIER_URL": url})
-    for token, names in (("", "wants a token"), ("x" * 32, "opens nothing")):
+    for token, names in (("", "requires a token"), ("x" * 32, "is not valid")):
         variables = {"CACHETIER_URL": "{http}", "CACHETIER_TOKEN": token}
         yield Mistake("status", 1, names, "CACHETIER_TOKEN|<cache_dir>/token", variables=variables)
     for words, code, names, move in _SERVED:

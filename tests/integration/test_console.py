@@ -165,7 +165,7 @@ def test_a_shard_is_shown_of_its_own_step_alone(owner: Browser) -> None:
     assert b'href="/v1/runs/r/steps/1/shards/w/0/0"' in found.body
     assert owner.get("/v1/runs/r/steps/1/shards/w/0/0").body == bytes(100)
     other = owner.get(f"/console/runs/a-run/1/shards/{version}", **HX)
-    assert (other.status, "is gone" in text(other)) == (404, True)
+    assert (other.status, "was deleted or replaced" in text(other)) == (404, True)
 
 
 def test_what_is_not_there_is_a_page_that_says_so(owner: Browser) -> None:
@@ -347,7 +347,7 @@ def test_a_cluster_is_what_its_nodes_say() -> None:
         browser = Browser(served)
         browser.sign_in(new_link(served))
         found = browser.get("/console/cluster/nodes?words=never", **HX)
-        assert "No node is like that" in text(found)
+        assert "No node matches" in text(found)
         assert "127.0.0.1:1" in text(browser.get("/console/cluster/nodes?words=away+127", **HX))
 
 

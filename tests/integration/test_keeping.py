@@ -171,7 +171,7 @@ def test_gc_fails_where_a_remote_did_not_answer(
         shown = run(served, "prune", *arguments)
         assert shown.code == 1
         assert shown.out == "Not everything could be asked.\n"
-        assert shown.err == "Not asked: durable: no answer. What is there was left.\n"
+        assert shown.err == "Not asked: durable: no answer. Nothing was removed there.\n"
     told = run(served, "prune", "--older-than", "0s", "--json")
     assert (told.code, told.json["unanswered"]) == (1, ["durable: no answer"])
 

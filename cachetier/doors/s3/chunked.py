@@ -123,7 +123,9 @@ class ChunkedBody:
             self._begin(line)
         elif self._state is _State.BEHIND:
             if line != b"\r":
-                raise refused("InvalidChunkSizeError", "a chunk has not the size that it says")
+                raise refused(
+                    "InvalidChunkSizeError", "a chunk does not have the size that it declares"
+                )
             self._state = _State.HEAD
         else:
             self._take_trailer(line.removesuffix(b"\r"))
@@ -131,7 +133,7 @@ class ChunkedBody:
     def _begin(self, line: bytes) -> None:
         match = _HEAD.fullmatch(line)
         if match is None or (match[2] is None) != (self._signatures is None):
-            raise refused("InvalidRequest", "what stands before a chunk is not its size, signed")
+            raise refused("InvalidRequest", "a chunk does not begin with its size and signature")
         size_bytes = int(match[1], 16)
         if size_bytes > self._left_bytes:
             raise refused("IncompleteBody", "the chunks are longer than the body is declared to be")

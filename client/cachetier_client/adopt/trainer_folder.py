@@ -242,7 +242,7 @@ class TrainerFolder:
         found, forms = find_step([plain]), ""
         if found is not None and plain[found.start : found.end] == str(found.step):
             form = f"{plain[: found.start]}{{step}}{plain[found.end :]}"
-            forms = f", or say how they are called: --step-name '{form}'"
+            forms = f", or say how steps are named: --step-name '{form}'"
         hint = f"Remove all but one of them{forms}."
         if len({os.path.dirname(save) for save in saves}) > 1:
             hint = "Watch each of these folders by itself, for a run of its own."

@@ -116,7 +116,7 @@ def test_metrics_alone_need_no_token_and_only_where_that_is_so() -> None:
     node.check(scraper, "metrics", None)
     with pytest.raises(ForbiddenError):
         node.check(scraper, "link_create", None)  # a session shows runs, mounts and events
-    with pytest.raises(UnauthorizedError, match="wants a token"):
+    with pytest.raises(UnauthorizedError, match="requires a token"):
         node.bearer(None, "127.0.0.1")
-    with pytest.raises(UnauthorizedError, match="opens nothing"):
+    with pytest.raises(UnauthorizedError, match="is not valid"):
         node.bearer("wrong", "127.0.0.1", scrapes=True)

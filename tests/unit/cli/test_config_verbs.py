@@ -166,7 +166,7 @@ def test_every_misspelt_setting_is_answered_with_it(name: str, tmp_path: Path) -
 
 
 def test_check_says_what_it_looked_at(tmp_path: Path) -> None:
-    assert ended("--check", *LEAST)[1].startswith("The settings are well: 2 given, ")
+    assert ended("--check", *LEAST)[1].startswith("The settings are correct: 2 given, ")
     (tmp_path / "cachetier.toml").write_text(FILE)
     assert ended("--check", *LEAST)[1].endswith("file cachetier.toml.\n")
 
