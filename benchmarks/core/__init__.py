@@ -10,6 +10,7 @@ from benchmarks.core import (
     footprint,
     http,
     large,
+    memory,
     rank,
     small,
 )
@@ -19,6 +20,7 @@ from benchmarks.scratch import Bench
 BENCHES: dict[str, Callable[[Bench], list[Result]]] = {
     "large_shards": large.measure,
     "rank": rank.measure,
+    "memory": memory.measure,
     "small_shards": small.measure,
     "group_commit": small.measure_group_commit,
     "http_put": http.measure,
