@@ -17,7 +17,7 @@ import click
 from cachetier import __version__
 from cachetier.cli.main import COMPLETE
 from cachetier.cli.options import CONTEXT, SHELL, named, options_of, renamed, usage, usage_hint
-from cachetier.cli.output import UsageMistakeError, fail, refuse
+from cachetier.cli.output import UsageMistakeError, fail
 from cachetier.cli.verbs import ALSO_CALLED, GROUPS, RENAMED, SECTIONS, VERBS
 from cachetier.nearest import nearest
 from cachetier.visible import visible
@@ -197,7 +197,7 @@ app = VerbGroup(
 
 def _print_script(ctx: click.Context, _option: click.Parameter, shell: str | None) -> None:
     if shell is not None and not ctx.resilient_parsing:
-        click.echo(script_of(shell))
+        click.echo(SCRIPTS[shell])
         ctx.exit()
 
 
@@ -276,17 +276,6 @@ end
 complete -c cachetier -f -a '(__cachetier_complete)'"""
 
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-
-
-def script_of(shell: str) -> str:
-    """Return the script of a shell; refuse one that there is none for."""
-    if shell not in SCRIPTS:
-        meant = nearest(shell, SCRIPTS)
-        refuse(
-            f"there is no completion for {shell!r}",
-            f"Did you mean {meant}?" if meant else f"Choose one of {', '.join(SCRIPTS)}.",
-        )
-    return SCRIPTS[shell]
 
 
 def register() -> None:

@@ -355,7 +355,7 @@ def config(
         return _checked(found, as_json)
     if found.settings is None:
         raise found.problems[0]
-    document = {"file": _text(found.file), "settings": _described(found)}
+    document = {"file": found.file, "settings": _described(found)}
     show(as_json, document, partial(echo, *written(found, with_origins=origin)))
     return 0
 
@@ -365,16 +365,12 @@ def _checked(found: Sourced, as_json: bool) -> int:
     warnings = _warnings(found) if found.settings is not None else []
     if as_json:
         problems = [{"message": each.message, "hint": each.hint} for each in found.problems]
-        print_json({"file": _text(found.file), "problems": problems, "warnings": warnings})
+        print_json({"file": found.file, "problems": problems, "warnings": warnings})
     for problem in found.problems:
         complain(problem.message, problem.hint)
     if not (found.problems or as_json):
         echo(f"The settings are correct: {_summary(found)}.", *warnings)
     return USAGE if found.problems else 0
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 def _described(found: Sourced) -> dict[str, dict[str, Any]]:

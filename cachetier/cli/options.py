@@ -311,7 +311,7 @@ RANGE = Word("RANGE", _byte_range, hint=RANGE_HINT, sign="")
 ELEMENT_SIZE = replace(COUNT, offers=_each("bytes of one value", "2", "4", "8"))
 CHECK = Word("CHECK", offers=_checks)
 REPLICA = Word("REPLICA", offers=_replicas)
-SHELL = Word("SHELL", offers=_each("shell", "bash", "zsh", "fish"))
+SHELL = one_of("SHELL", "bash", "zsh", "fish")
 SETTING = Word("KEY=VALUE", _setting, offers=_settings)
 URL = Word("URL")
 

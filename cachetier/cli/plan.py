@@ -162,13 +162,6 @@ def _count(text: str) -> float:
         raise ValueError(f"{text!r} is not a number of parameters such as '6.7B'") from None
 
 
-def _interval(text: str) -> float:
-    seconds: float = DURATION.read(text)
-    if not seconds:
-        raise ValueError("a run has to end")
-    return seconds
-
-
 def _rate(spelt: str, example: str, default: str, help: str) -> options.Decorator:
     hint = f"Write it as {example}."
     return options.option(spelt, type=replace(RATE, hint=hint), default=default, help=help)
@@ -204,7 +197,7 @@ def _number(spelt: str, name: str, default: float, help: str) -> options.Decorat
 @options.option("--per-day", type=NUMBER, help="Saves of a job a day.")
 @options.option(
     "--interval",
-    type=Word("DURATION", _interval, hint="Write it as 10min."),
+    type=replace(DURATION, least=1.0, hint="Write it as 10min."),
     help="Between two saves, in place of --per-day.",
 )
 @options.option(

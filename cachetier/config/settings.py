@@ -575,7 +575,7 @@ class Sourced:
     settings: Settings | None
     origins: Mapping[str, str]
     problems: tuple[ConfigError, ...]
-    file: Path | None
+    file: str | None
 
 
 def load(flags: Mapping[str, Any] | None = None, *, config: Path | None = None) -> Settings:
@@ -623,7 +623,9 @@ def sourced(flags: Mapping[str, Any] | None = None, *, config: Path | None = Non
     secrets = [name for name, each in SETTINGS.items() if is_secret(each.kind)]
     problems += shown_secrets(file, secrets)
     origins = {name: origins[name] for name in SETTINGS} | {"remote": _all_origins(origins)}
-    return Sourced(None if problems else settings, origins, tuple(problems), path)
+    return Sourced(
+        None if problems else settings, origins, tuple(problems), str(path) if path else None
+    )
 
 
 def _all_origins(origins: Mapping[str, str]) -> str:

@@ -18,9 +18,7 @@ from cachetier_client.results import UnflushedStep
 from cachetier_client.units import counted, shown_size, shown_span
 
 from cachetier.drain.schedule.tasks import NEXT_MOVES
-from cachetier.status.words import are, ranks, remote_trouble, unchecked
-
-Status = Mapping[str, Any]
+from cachetier.status.words import Status, are, ranks, remote_trouble, unchecked
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ wherever it stands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from cachetier_client.units import counted, shown_size, shown_span
 from cachetier.status.rates import Node, Rates
 from cachetier.status.words import (
     OTHERS,
+    Status,
     danger,
     held_back,
     is_replica,
@@ -29,8 +30,6 @@ from cachetier.status.words import (
     worst,
     worst_state,
 )
-
-Status = Mapping[str, Any]
 
 GOOD, NEAR, BAD = "good", "near", "bad"
 QUIET_SHOWN = 3

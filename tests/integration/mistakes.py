@@ -198,7 +198,7 @@ _COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("plan costs --params lots", "--params: 'lots'|'6.7B'", "6.7B"),
     ("plan costs --size 1TB --gpus 0", "--gpus: 0 is impossible", "at least 1"),
     ("plan costs --size 1TB --link 25", "--link: '25' has no unit|'25 Gbit/s'", "25Gbit/s"),
-    ("plan costs --size 1TB --interval 0s", "--interval: a run has to end", "10min"),
+    ("plan costs --size 1TB --interval 0s", "--interval: '0s' is less than 1", "10min"),
     ("plan simulate", "needs SCENARIO", "cachetier plan simulate SCENARIO"),
     ("plan simulate /nowhere.toml", "Cannot read /nowhere.toml: No such file", "docs/planning.md"),
     ("fsck --cache-dir /nowhere --remote s3://bucket", "no cache in /nowhere", "--cache-dir"),

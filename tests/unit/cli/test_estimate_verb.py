@@ -44,7 +44,7 @@ def test_a_program_reads_json() -> None:
         (("--link", "400Tbit/s"), "--link: 5e+13 is impossible"),
         (("--link", "fast"), "--link: 'fast' is not a rate"),
         (("--params", "many"), "--params: 'many' is not a number of parameters"),
-        (("--interval", "0s"), "--interval: a run has to end"),
+        (("--interval", "0s"), "--interval: '0s' is less than 1"),
         (("--per-day", "3", "--interval", "1h"), "--per-day and --interval"),
         (("--size", "1TB", "--plot", "cost.pdf"), "--plot: cost.pdf"),
     ],
