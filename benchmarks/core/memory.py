@@ -46,9 +46,7 @@ def measure(bench: Bench) -> list[Result]:
         folder = TMPFS / f"cachetier-bench-{os.getpid()}"
         folder.mkdir(mode=0o700)
         stack.callback(shutil.rmtree, folder)
-        settings = {
-            "memory": f'{{"size": "{max(4 * size_bytes, ROOM_BYTES)}", "directory": "{folder}"}}'
-        }
+        settings = {"memory": f"{max(4 * size_bytes, ROOM_BYTES)} in {folder}"}
         service = stack.enter_context(node(bench.directory / "cache", settings=settings))
         client = stack.enter_context(Client(service.url))
         free = [_round(client, size_bytes, step) for step in range(ROUNDS + 1)][1:]
