@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tools import drawings
 from tools.site import CODE, LINK, linked
 
 ROOT = Path(__file__).parents[2]
@@ -210,15 +211,37 @@ def test_every_page_and_section_that_the_code_names_is_there() -> None:
     assert missing == []
 
 
-def test_the_readme_is_read_in_three_minutes_and_users_have_few_pages() -> None:
+def pages_of_users() -> set[Path]:
+    """Return the pages that the README's table names, but for the reference."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (?:start|concepts|train|run|tune) \| (.+) \|$", text, re.MULTILINE)
-    named = {ROOT / path for row in rows for path in re.findall(r"\((docs/[a-z0-9]+\.md)", row)}
-    written = (MADE.sub("", page.read_text(encoding="utf-8")) for page in named)
+    return {ROOT / path for row in rows for path in re.findall(r"\((docs/[a-z0-9]+\.md)", row)}
+
+
+def test_the_readme_is_read_in_three_minutes_and_users_have_few_pages() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    written = (MADE.sub("", page.read_text(encoding="utf-8")) for page in pages_of_users())
 
     assert len(text.split()) <= 700
-    assert len(named) <= 18
+    assert len(pages_of_users()) <= 18
     assert sum(len(page.split()) for page in written) <= 40_000
+
+
+@pytest.mark.parametrize("page", sorted(pages_of_users()), ids=lambda page: page.stem)
+def test_a_page_begins_with_its_purpose_and_an_example(page: Path) -> None:
+    _title, purpose, rest = page.read_text(encoding="utf-8").split("\n\n", 2)
+    first_section = re.split(r"^## ", rest, flags=re.MULTILINE)[:2]
+
+    assert re.match(r"[A-Z].*[.:]$", purpose, re.DOTALL)
+    assert any("```" in part or "](images/" in part for part in first_section)
+
+
+def test_each_drawing_stands_on_a_page_with_words_for_it() -> None:
+    pages = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    described = set(re.findall(r"!\[[^\]]+ [^\]]+\]\((?:docs/)?images/([\w-]+)\.svg\)", text))
+
+    assert described == {path.stem for path in drawings.documents()}
 
 
 def test_the_figures_of_the_readme_are_the_measured_ones() -> None:
