@@ -64,17 +64,18 @@ def test_a_line_follows_the_steps_of_the_work(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_bar_outlasts_a_restart_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = on_terminal(monkeypatch)
-    looks, back = iter(range(3)), threading.Event()
+    answers, back = [True, False, True], threading.Event()  # whether the service is there
 
     def how_far() -> output.HowFar:
-        if next(looks, 2) == 1:
+        if answers and not answers.pop(0):
             raise ServiceUnavailableError("it starts again")
-        if next(looks, None) is None:
+        if not answers:
             back.set()
         return output.HowFar("flush", 3_000_000, 6_000_000)
 
     with output.bytes_shown(False, how_far):
         assert back.wait(60)
+    assert not answers
     assert "/6.0 MB" in terminal.getvalue()
 
 
