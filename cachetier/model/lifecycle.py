@@ -288,8 +288,8 @@ _SAVES: Transitions = {
         **{state: state for state in LIVE_SAVES},
         SaveState.LOCAL_ONLY: SaveState.OPEN,
     },
-    # The durable remote lost its documents: they are written again.
-    SaveEvent.REOPEN: _to(SaveState.OPEN, SaveState.PUBLISHED),
+    # The durable remote lost its documents, or never had them: they are written by this node.
+    SaveEvent.REOPEN: _to(SaveState.OPEN, SaveState.PUBLISHED, SaveState.REPLICATED),
 }
 
 _COPIES: Transitions = {

@@ -93,11 +93,6 @@ class Mount:
         """Its name in the catalog and the status."""
         return f"{MOUNT_MARK}{self.name}"
 
-    @property
-    def least_level(self) -> Level:
-        """The level that a put waits for at the least."""
-        return Level.DURABLE if self.mode is Mode.WRITE_THROUGH else self.ack
-
     def is_reserved(self, key: str) -> bool:
         """Return whether a key, or a common prefix, is that of our own notes."""
         return key.startswith(f"{self.prefix}{RESERVED_SEGMENT}/")

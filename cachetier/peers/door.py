@@ -217,8 +217,9 @@ class _PeerRequest(BaseHTTPRequestHandler):
         if "body" in types:
             arguments["body"] = body
         found = getattr(keeper, operation)(**arguments)
-        found = list(found) if isinstance(found, Iterator) else found
-        self._say(HTTPStatus.OK, msgspec.json.encode(found))
+        self._say(
+            HTTPStatus.OK, msgspec.json.encode([*found] if isinstance(found, Iterator) else found)
+        )
 
     def _send_kept(self, size_bytes: int, pieces: Iterator[memoryview]) -> None:
         """Send a range; an error before its first byte is a status, one later ends it early."""
@@ -258,8 +259,9 @@ class _PeerRequest(BaseHTTPRequestHandler):
         self._say(HTTPStatus.OK, json.dumps(asdict(self.server.door.membership.own)).encode())
 
     def _held(self, query: Mapping[str, str]) -> None:
-        save = query["run"], int(query["step"]), query["save_id"]
-        names = self.server.door.answers.held_shards(*save)
+        names = self.server.door.answers.held_shards(
+            query["run"], int(query["step"]), query["save_id"]
+        )
         self._say(HTTPStatus.OK, json.dumps(names).encode())
 
     def _blocks(self, query: Mapping[str, str]) -> None:

@@ -10,9 +10,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
-from cachetier_client.bucket_format.documents import PartDocument, ShardEntry, read_part
+from cachetier_client.bucket_format.documents import (
+    Manifest,
+    ManifestState,
+    PartDocument,
+    ShardEntry,
+    manifest_of,
+    read_part,
+)
 from cachetier_client.bucket_format.layout import Layout, rank_of_part
 from cachetier_client.bucket_format.stored import NO_FACTS
 from cachetier_client.bucket_format.uploads import STORE_KEY, ObjectInfo
@@ -20,18 +27,26 @@ from cachetier_client.clock import Clock
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of, to_hex
 
-from cachetier.errors import BackpressureError, CachetierError, RemoteDigestError
+from cachetier.errors import (
+    BackpressureError,
+    CachetierError,
+    IntegrityError,
+    RemoteDigestError,
+)
 from cachetier.ingest.ingest import Ingest
 from cachetier.local.files.data_files import write_all
 from cachetier.local.store import Staged
 from cachetier.model.shard import INLINE_BYTES
-from cachetier.peers.keeper import KeptObjects
+from cachetier.peers.keeper import READ_BYTES, KeptObjects
+from cachetier.remote.bucket import Bucket
 from cachetier.remote.neighbours.membership import Membership
+from cachetier.steps.operations import Checkpoints
 from cachetier.telemetry import events
 from cachetier.telemetry.events import tell
 
 log = logging.getLogger(__name__)
 
+KeptSave = tuple[str, int, str]  # run, step and save id
 LAYOUT = Layout()  # of the keys at peers
 ROOM_SECONDS = 1.0
 AGAIN_SECONDS = 60.0  # after there was no room, or the bucket was away
@@ -41,9 +56,10 @@ class Finisher:
     """Takes over parts whose owner has not answered for a while.
 
     Args:
-        keeper: The copies.
+        keeper: The copies that are here.
+        peers: Those of all peers, as one bucket.
         ingest: Takes their shards in on this node.
-        seal: Seals a part here.
+        checkpoints: Takes over a part here, and seals it.
         membership: Knows which nodes answer.
         after_seconds: How long an owner may be silent.
         clock: For that; it counts from the start of this process at the earliest.
@@ -52,15 +68,17 @@ class Finisher:
     def __init__(
         self,
         keeper: KeptObjects,
+        peers: Bucket,
         ingest: Ingest,
-        seal: Callable[[SaveIds, int | None], object],
+        checkpoints: Checkpoints,
         membership: Membership,
         after_seconds: float,
         clock: Clock,
     ) -> None:
         self._keeper = keeper
+        self._peers = peers
         self._ingest = ingest
-        self._seal = seal
+        self._checkpoints = checkpoints
         self._membership = membership
         self._after_seconds = after_seconds
         self._clock = clock
@@ -75,37 +93,55 @@ class Finisher:
         for peer in self._membership.answering():
             self._heard_at[peer.name] = now
 
-    def finish(self, run: str, keys: Sequence[str]) -> None:
-        """Take over the parts of a save, of which ``keys`` are kept here, whose owner is gone."""
+    def finish(self, save: KeptSave, durable: Manifest | None, keys: Sequence[str]) -> bool:
+        """Take over the parts of a save, of which ``keys`` are kept here, whose owner is gone.
+
+        Return whether nobody will: the manifest at the peers says that the save was replaced, or
+        the bucket's, ``durable``, is of another that is not older.
+
+        Raises:
+            RemoteError: No peer can say.
+        """
         now = self._clock.monotonic()
         if now < max(self._began_at + self._after_seconds, self._again_at):
-            return
+            return False
         # Documents are read only if somebody is gone: most looks find all owners there.
         if not any(self._is_gone(self._keeper.head(key)) for key in keys):
-            return
+            return False
+        run, step, save_id = save
+        try:
+            manifest = manifest_of(self._peers.manifest(run, step))
+        except IntegrityError:
+            manifest = None  # it says nothing; the bucket decides
+        older = manifest.replaces if manifest is not None else ()
+        overwrite = durable is not None and durable.save_id in older
+        if save_id in older or (
+            durable is not None and durable.state is ManifestState.PUBLISHED and not overwrite
+        ):
+            return True
         for key in keys:
             rank, document = rank_of_part(key), self._keeper.head(key)
             if rank is None or document is None or (key, document.etag) in self._done:
                 continue
             part, _digest = read_part(self._keeper.get(key), run, rank, key)
-            location = key.split("/")[1]
-            places = [LAYOUT.shard_key(run, location, each.name) for each in part.shards]
-            if not self._is_left(part, [self._keeper.head(place) for place in places]):
-                continue
+            places = [LAYOUT.shard_key(run, key.split("/")[1], e.name) for e in part.shards]
             try:
-                self._take(part, places)
+                if not self._is_left(part, [self._info(place) for place in places]):
+                    continue
+                self._take(part, places, overwrite=overwrite)
             except CachetierError as error:
                 self._again_at = now + AGAIN_SECONDS
                 tell(log, events.PEERS_TROUBLE, problem=f"{key} is not finished: {error.message}")
             else:
                 self._done.add((key, document.etag))
+        return False
 
     def _is_left(self, part: PartDocument, copies: Sequence[ObjectInfo | None]) -> bool:
-        """Return whether a part is here whole, and its owner is gone."""
+        """Return whether peers have a part whole, and its owner is gone; an empty one has none."""
         for entry, info in zip(part.shards, copies, strict=True):
             if info is None or to_hex(info.digest or 0) != entry.digest:
                 return False
-        return bool(copies) and all(map(self._is_gone, copies))
+        return all(map(self._is_gone, copies))
 
     def _is_gone(self, info: ObjectInfo | None) -> bool:
         """Return whether the store whose object it is was silent for long; documents name none.
@@ -117,20 +153,34 @@ class Finisher:
         owner = info.metadata.get(STORE_KEY, "").partition("-")[0] if info is not None else ""
         return owner not in ("", self._membership.name, *lately)
 
-    def _take(self, part: PartDocument, places: Sequence[str]) -> None:
-        ids = SaveIds(part.run, part.step, part.save_id, part.rank, part.world_size)
+    def _info(self, place: str) -> ObjectInfo | None:
+        return self._keeper.head(place) or self._peers.objects.head(place)
+
+    def _pieces(self, place: str, size_bytes: int) -> Iterator[memoryview]:
+        if self._keeper.head(place) is not None:
+            yield from self._keeper.pieces(place, 0, size_bytes)
+            return
+        for start in range(0, size_bytes, READ_BYTES):
+            piece = memoryview(bytearray(min(READ_BYTES, size_bytes - start)))
+            self._peers.objects.read_into(place, start, piece)
+            yield piece
+
+    def _take(self, part: PartDocument, places: Sequence[str], *, overwrite: bool) -> None:
+        ids = SaveIds(
+            *(part.run, part.step, part.save_id, part.rank, part.world_size), overwrite=overwrite
+        )
+        self._checkpoints.take_over(ids)
         for entry, place in zip(part.shards, places, strict=True):
             self._put(ids, entry, place)
-        self._seal(ids, None)
+        self._checkpoints.seal(ids, None)
         tell(log, events.PART_FINISHED, run=ids.run, step=ids.step, rank=ids.rank)
 
     def _put(self, ids: SaveIds, entry: ShardEntry, place: str) -> None:
         content, facts = entry.content(), entry.facts or NO_FACTS
-        pieces = self._keeper.pieces(place, 0, content.size_bytes)
+        pieces = self._pieces(place, content.size_bytes)
         if content.size_bytes <= INLINE_BYTES:
-            body, digest = b"".join(map(bytes, pieces)), content.digest
-            name, seconds = entry.name, ROOM_SECONDS
-            self._ingest.begin_inline(ids, name, body, digest, seconds, facts=facts)()
+            what = entry.name, b"".join(map(bytes, pieces)), content.digest, ROOM_SECONDS
+            self._ingest.begin_inline(ids, *what, facts=facts)()
             return
         staged = self._ingest.begin(ids, entry.name, content.size_bytes, ROOM_SECONDS)
         try:

@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 import msgspec
-from cachetier_client.bucket_format.documents import Manifest, ManifestState, SeenManifest
+from cachetier_client.bucket_format.documents import (
+    Manifest,
+    ManifestState,
+    SeenManifest,
+    manifest_of,
+)
 from cachetier_client.bucket_format.uploads import SAVE_KEY
 from cachetier_client.clock import Clock
 from cachetier_client.errors import InvalidNameError
@@ -88,11 +93,12 @@ class KeptSaves:
         for (run, step), saves in self._kept().items():
             seen = self._bucket.manifest(run, step, self._seen.get((run, step)))
             self._seen[run, step] = seen
+            durable = manifest_of(seen)
             for save_id, keys in saves.items():
-                if seen is not None and has_ended(save_id, seen.manifest):
+                if has_ended(save_id, durable) or self._finisher.finish(
+                    (run, step, save_id), durable, keys
+                ):
                     self._release(keys)
-                else:
-                    self._finisher.finish(run, keys)
 
     def _work(self) -> None:
         while not self._stopping.wait(LOOK_SECONDS):
@@ -135,16 +141,15 @@ class KeptSaves:
 
     def _is_fresh_tombstone(self, key: str, modified_at: float) -> bool:
         """Return whether a save of the step must go beside, as a peer may have older bytes yet."""
-        is_fresh = self._clock.now() - modified_at < TOMBSTONE_SECONDS
-        is_manifest = key.endswith("/manifest.json")
-        return is_fresh and is_manifest and b'"deleted"' in self._keeper.get(key)
+        may_be = key.endswith("/manifest.json") and b'"deleted"' in self._keeper.get(key)
+        return may_be and self._clock.now() - modified_at < TOMBSTONE_SECONDS
 
 
-def has_ended(save_id: str, manifest: Manifest) -> bool:
+def has_ended(save_id: str, manifest: Manifest | None) -> bool:
     """Return whether a manifest of the bucket says that nobody needs a copy of a save any more."""
-    if manifest.save_id == save_id:
-        return manifest.state is not ManifestState.CLAIMED
-    return save_id in manifest.replaces
+    if manifest is None or manifest.save_id != save_id:
+        return manifest is not None and save_id in manifest.replaces
+    return manifest.state is not ManifestState.CLAIMED
 
 
 def _step_of(key: str) -> tuple[str, int] | None:

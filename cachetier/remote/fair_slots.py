@@ -60,7 +60,8 @@ class FairSlots:
                 begun = threads.submit(copy_context().run, work, item)
                 running.add(begun)
                 begun.add_done_callback(just_ended.put)
-                if not goes_on(self._has_room_beside):
+                # Each job may exceed its share by one, so that rounding leaves no slot idle.
+                if not goes_on(lambda taken: taken <= self._limit() // max(1, self._jobs)):
                     break
             else:
                 goes_on(lambda under_way: not under_way)
@@ -70,13 +71,6 @@ class FairSlots:
             ended += wait(running).done
             self._add(-1)
         return [future.result() for future in ended if not future.cancelled()]
-
-    def _has_room_beside(self, taken: int) -> bool:
-        """Return whether a job may begin one more item.
-
-        Each job may exceed its share by one, so that rounding leaves no slot idle.
-        """
-        return taken <= self._limit() // max(1, self._jobs)
 
     def _add(self, number: int) -> None:
         with self._lock:

@@ -255,7 +255,8 @@ class Sources:
     def _pass_over(
         self, shard: Shard, copy: RemoteShard, error: CachetierError, *, more: bool
     ) -> None:
-        reason = _reason_of(error)
+        reason = Reason.MISSING if is_missing(error) else Reason.DAMAGED
+        reason = Reason.UNREACHABLE if isinstance(error, RemoteError) else reason
         if reason is Reason.UNREACHABLE:
             self.absences.note(copy.remote)
         if more:
@@ -273,12 +274,6 @@ class Sources:
         if there is None or there.location is None or stored is None:
             return None
         return there.location, stored
-
-
-def _reason_of(error: CachetierError) -> Reason:
-    if isinstance(error, RemoteError):
-        return Reason.UNREACHABLE
-    return Reason.MISSING if is_missing(error) else Reason.DAMAGED
 
 
 def is_missing(error: BaseException) -> bool:

@@ -28,7 +28,8 @@ from cachetier.local.catalog import objects, saves, shards
 from cachetier.local.catalog.rows import IncidentRecord
 from cachetier.local.catalog.saves import VisibleShard
 from cachetier.local.store import Store
-from cachetier.model.lifecycle import DURABLE_SAVES, OPEN_SAVES, SaveState, ShardState
+from cachetier.model.lifecycle import DURABLE_SAVES, OPEN_SAVES, ShardState
+from cachetier.model.names import DURABLE
 from cachetier.model.objects import is_mount
 from cachetier.model.shard import Shard
 from cachetier.remote.bucket import Bucket, Remote
@@ -47,6 +48,7 @@ from cachetier.restore.replica_choice import NO_REPLICAS, Replicas, Sources, is_
 Source = Literal["local", "remote"]
 FOLLOWED_FROM_BYTES = 2 * BLOCK_BYTES  # one that is smaller is here before it is asked for
 OPEN_FRESH_SECONDS = 1.0  # an open save of which nobody knows a rival
+CANNOT_SAY = (RemoteError, NotFoundError)
 ROOM_SECONDS = 2.0  # who reads a part and can go on without does not wait long for room
 
 
@@ -132,6 +134,7 @@ class Restore:
         self._clock = clock
         self._listener = listener
         durable = Remote(remote, bucket)
+        self._has_no_replicas = not replicas.remotes
         self.knowledge = knowledge or Knowledge(store, durable, clock)
         absences = self.knowledge.absences
         self.pace = pace or RestorePace(clock)
@@ -233,16 +236,17 @@ class Restore:
         if arriving is not None and _is(arriving.shard, run, step, name):
             return arriving.blocks(more_than, timeout_seconds)
         shard = self._store.read(shards.shard_by_version, version)
-        if shard is None or not _is(shard, run, step, name) or not self._has_file(shard):
+        if (
+            shard is None
+            or not _is(shard, run, step, name)
+            or (shard.file_id is None and not self._store.open_files.holds(shard.version))
+        ):
             raise arrives_no_longer(name)
         return set(range(len(shard.content.block_digests)))
 
     def arriving(self, version: int) -> Arriving | None:
         """Return the shard of that version, if it is on its way here."""
         return self._refill.arrivals.of(version)
-
-    def _has_file(self, shard: Shard) -> bool:
-        return shard.file_id is not None or self._store.open_files.holds(shard.version)
 
     def _brought_back(self, shard: Shard, deadline: float) -> Opened:
         """Fetch a shard that is only remote, and open it here."""
@@ -351,23 +355,32 @@ class Restore:
         known, stale = self._known(run, step, name), None
         max_age_seconds = self._max_age_seconds(known)
         if max_age_seconds is not None:
-            hearsay = known.save is not None and known.save.state is SaveState.REPLICATED
             stale = self.knowledge.refresh(run, step, max_age_seconds)
             known = self._known(run, step, name) if stale is None else known
             if known.save is None:
                 text = f"step {step} was deleted by another node"
                 raise NotFoundError(text, run=run, step=step, name=name)
-            if hearsay and known.shard is not None and known.save.state in DURABLE_SAVES:
-                with contextlib.suppress(RemoteError, NotFoundError):
-                    self._adoption.adopt(run, step, name)  # its copy at the durable remote as well
-        if known.shard is None and not (known.save and known.save.state in OPEN_SAVES):
-            self._adoption.adopt(run, step, name)
+        is_open = known.save is not None and known.save.state in OPEN_SAVES
+        lacks = known.shard is None and not (is_open and self._has_no_replicas)
+        if lacks or self._is_hearsay(known):
+            # Of an open save replicas may have what other nodes put.
+            with contextlib.suppress(*(CANNOT_SAY if is_open or known.shard is not None else ())):
+                self._adoption.adopt(run, step, name)
             known = self._known(run, step, name)
         if known.shard is None:
             seems = "" if stale is None else ", and the bucket could not be asked"
             text = f"no shard {name} in step {step}{seems}"
             raise NotFoundError(text, run=run, step=step, name=name)
         return known.shard, stale
+
+    def _is_hearsay(self, known: VisibleShard) -> bool:
+        """Return whether a shard is published, and known from replicas alone."""
+        shard, save = known.shard, known.save
+        is_known = save is not None and save.state in DURABLE_SAVES and shard is not None
+        if self._has_no_replicas or not is_known or shard is None:
+            return False
+        is_there = shard.state in (ShardState.CLEAN, ShardState.EVICTED)
+        return is_there and self._store.read(shards.stored_of, shard.version, DURABLE) is None
 
     def _max_age_seconds(self, known: VisibleShard) -> float | None:
         """Return how old knowledge of a step may be for a read; None if it does not matter."""

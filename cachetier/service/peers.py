@@ -16,7 +16,7 @@ from cachetier.peers.door import PeerDoor
 from cachetier.peers.finishing import Finisher
 from cachetier.peers.keeper import KeptObjects
 from cachetier.peers.kept_saves import KeptSaves
-from cachetier.remote.bucket import Bucket
+from cachetier.remote.bucket import Bucket, Remote
 from cachetier.remote.neighbours.membership import Membership
 from cachetier.remote.neighbours.store import NeighbourServer
 from cachetier.remote.neighbours.trust import Trust
@@ -36,6 +36,7 @@ class NodePeers:
     address: tuple[str, int]
     trust: Trust
     bucket: Bucket
+    copies: Bucket | None
     keeper: KeptObjects | None
     finish_after_seconds: float
     saves: KeptSaves | None = None
@@ -56,15 +57,16 @@ class NodePeers:
         )
         self.door.start()
         self.membership.begin()
-        if self.keeper is not None:
+        if self.keeper is not None and self.copies is not None:
             clock = SystemClock()
             finisher = Finisher(
-                *(self.keeper, node.ingest, node.checkpoints.seal, self.membership),
+                *(self.keeper, self.copies, node.ingest, node.checkpoints, self.membership),
                 self.finish_after_seconds,
                 clock,
             )
-            kept = self.keeper, finisher
-            self.saves = KeptSaves(store, *kept, self.bucket, changes.ring, clock)
+            self.saves = KeptSaves(
+                *(store, self.keeper, finisher, self.bucket, changes.ring, clock)
+            )
             self.saves.start()
 
     def stop(self) -> None:
@@ -82,10 +84,11 @@ def peers_of(
     bucket: Bucket,
     pace: RestorePace,
     room_bytes: int,
+    replicas: list[Remote],
 ) -> NodePeers | None:
     """Return the peers at ``server``, if there are any; documents of ``bucket`` come from them too.
 
-    This node keeps copies for them in ``room_bytes``.
+    This node keeps copies for them in ``room_bytes``; the first of ``replicas`` has those of all.
 
     Raises:
         ConfigError: `peers.trust` cannot be used.
@@ -97,5 +100,6 @@ def peers_of(
     bucket.document = one_fetch.document
     here = address_of_door(settings.peers.listen)
     keeper = KeptObjects(settings.cache_dir, room_bytes, pace.clock) if room_bytes else None
-    who = membership, one_fetch, here, server.trust(), bucket
+    copies = replicas[0].bucket if room_bytes else None
+    who = membership, one_fetch, here, server.trust(), bucket, copies
     return NodePeers(*who, keeper, settings.exposure_objective / FINISH_SHARE)

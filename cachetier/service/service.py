@@ -250,9 +250,7 @@ class Service:
         self._unmounted = unmounted_warnings(store, self._settings.s3_mounts)
         self._settling = Settling(store, mounted.buckets, self._ordering, self._changes.ring)
         evictor = Evictor(
-            store,
-            clock,
-            self._still_remote,
+            *(store, clock, self._still_remote),
             look_into=lambda of: (mounted if is_mount(of.run) else knowledge).look_into(of),
             watermarks=Watermarks(settings.high_watermark, settings.low_watermark),
         )
@@ -261,7 +259,9 @@ class Service:
         self._pending_seals = PendingSeals(store, self._bucket, clock, on_sealed=self._changes.ring)
         self._passed_over = PassedOverCopies(self.metrics.passed_over)
         pace = restore_pace(settings, self._drain.queue.phases, clock)
-        self._peers = peers_of(self._neighbours, settings, self._bucket, pace, self._room_bytes)
+        self._peers = peers_of(
+            *(self._neighbours, settings, self._bucket, pace, self._room_bytes, self._replicas)
+        )
         self._restore = Restore(
             store,
             self._bucket,

@@ -151,6 +151,10 @@ class Checkpoints:
         self._store.drop(self._store.write(parts.abort_rank, ids))
         self._changes.ring()
 
+    def take_over(self, ids: SaveIds) -> None:
+        """Remove what is here of another node's part, before all of it is put here."""
+        self._store.drop(self._store.write(parts.take_over, ids))
+
     def delete_shard(self, run: str, step: int, name: str) -> None:
         """Remove one shard of an unsealed part."""
         self._store.drop([self._store.write(parts.delete_shard, run, step, name)])

@@ -73,6 +73,7 @@ PARTS = {
             "tests/stateful/test_planted_in_objects.py",
             "tests/stateful/test_planted_in_one_node.py",
             "tests/stateful/test_planted_in_shared_keys.py",
+            "tests/stateful/test_planted_in_three_nodes.py",
             "tests/stateful/test_planted_in_two_nodes.py",
         ),
         6,
@@ -99,6 +100,7 @@ PARTS = {
         {
             "lives of the state machine": 2_000,
             "lives of two nodes": 400,
+            "lives of three peers": 1_000,
             "lives of shared keys": 200,
             "disks that went back": 50,
             "disks that were copied": 100,

@@ -30,6 +30,7 @@ from cachetier.remote.base import ObjectStore
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.store_clock import StoreClock
 from cachetier.restore.fill import Room
+from cachetier.restore.replica_choice import NO_REPLICAS, Replicas
 from cachetier.restore.restore import Restore
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.operations import Checkpoints
@@ -60,13 +61,12 @@ class Node:
         keeps: Callable[[], bool] = lambda: True,
         store_clock: StoreClock | None = None,
         memory_bytes: int = 0,
+        replicas: Replicas = NO_REPLICAS,
     ) -> None:
         self._lock = lock_directory(cache_dir)
         try:
             self.recovered = open_store(
-                cache_dir,
-                capacity_bytes,
-                clock,
+                *(cache_dir, capacity_bytes, clock),
                 files=files,
                 vfs=vfs,
                 policy=policy,
@@ -89,7 +89,8 @@ class Node:
         self.real_drain = RealDrain(store, self.bucket, clock, [MOUNT], stores, self.store_clock)
         mounted = mounted_at(store, remote, clock, MOUNT, self.store_clock)
         room = Room(self._make_room, keeps)
-        self.restore = Restore(store, self.bucket, clock, remote=REMOTE, room=room, mounted=mounted)
+        of = store, self.bucket, clock
+        self.restore = Restore(*of, remote=REMOTE, replicas=replicas, room=room, mounted=mounted)
         what = store, self.bucket, self.changes, clock
         self.checkpoints = Checkpoints(*what, remote=REMOTE, published=self.restore.published)
         reject, make_room = WhenFull.REJECT, self._make_room

@@ -93,7 +93,8 @@ class _Watched:
 class RealDrain:
     """Makes shards clean, publishes steps, shows objects; begins its threads with the first task.
 
-    ``mounts`` are those of the S3 door, whose buckets ``stores`` has.
+    ``mounts`` are those of the S3 door, whose buckets ``stores`` has. ``remote`` is what the
+    catalog calls ``bucket``; small shards go to the durable one in packs.
     """
 
     def __init__(
@@ -104,7 +105,9 @@ class RealDrain:
         mounts: Sequence[Mount] = (),
         stores: Mapping[str, ObjectStore] | None = None,
         store_clock: StoreClock | None = None,
+        remote: str = REMOTE,
     ) -> None:
+        self._remote = remote
         self._mounts = mounts
         self._stores = stores or {}
         self._store_clock = store_clock or StoreClock()
@@ -186,12 +189,12 @@ class RealDrain:
         context = DrainContext(
             self._store,
             self.queue,
-            DrainStats(REMOTE, self._clock),
+            DrainStats(self._remote, self._clock),
             changes,
             Incidents(self._store),
             self._clock,
-            RemoteState(self._store, REMOTE),
-            packing=True,
+            RemoteState(self._store, self._remote),
+            packing=self._remote == REMOTE,
             mounts={mount.run: mount for mount in self._mounts},
             store_clock=self._store_clock,
         )

@@ -197,8 +197,11 @@ def shards_wanted_at(
 
 
 def is_out_of_reach(sql: apsw.Connection, number: int, remote: str) -> bool:
-    """Return whether some shard of a save is neither at ``remote`` nor here."""
-    query = f"SELECT 1 FROM shards WHERE shards.save = ? AND {IS_EVICTED} AND {NOT_VERIFIED_AT}"
+    """Return whether some shard of a save that was put here is neither at ``remote`` nor here."""
+    query = (
+        f"SELECT 1 FROM shards JOIN parts USING (save, rank) WHERE save = ? AND {IS_EVICTED} "
+        f"AND {NOT_VERIFIED_AT}"
+    )
     return rows.exists(sql, query, number, remote)
 
 

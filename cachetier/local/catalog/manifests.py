@@ -177,10 +177,10 @@ def _adopted_save(sql: apsw.Connection, policy: Policy, save: Save, now: float) 
     published = save.state in DURABLE_SAVES
     if known is None:
         number = saves.insert_save(sql, save).number
-    elif known.state in CONFIRMED_SAVES or (known.state in OPEN_SAVES and published):
+    elif known.state in CONFIRMED_SAVES or known.state in OPEN_SAVES:
         number = known.number
     else:
-        return None  # deleted here, and soon remotely too; or open, and none of its business
+        return None  # deleted here, and soon remotely too
     if published and (known is None or known.state not in DURABLE_SAVES):
         at = save.published_at or now
         saves.publish(sql, number, at, save.location, came_here=known is not None)

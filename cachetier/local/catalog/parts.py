@@ -31,6 +31,7 @@ from cachetier.model.lifecycle import (
     SaveState,
     ShardState,
 )
+from cachetier.model.names import DURABLE
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
 
@@ -186,6 +187,23 @@ def abort_rank(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
     sql.execute("DELETE FROM shards WHERE save = ? AND rank = ?", (save.number, ids.rank))
     _reopen(sql, save.number, ids.rank, PartEvent.ABORT)
     return found
+
+
+def take_over(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
+    """Remove what is here of another node's part, and return it: all of it is put here now.
+
+    Shards that were restored from a replica have rows already, and would never be sent on. What
+    this node sealed, or knows the end of, stays.
+    """
+    save = saves.save_named(sql, ids.run, ids.step, ids.save_id)
+    if save is None or save.state not in REPLACEABLE_SAVES or is_final(sql, save.number, ids.rank):
+        return []
+    if save.state is SaveState.REPLICATED:
+        move(sql, save.number, SaveEvent.REOPEN)
+        sql.execute(
+            "UPDATE copies SET due = 1 WHERE save = ? AND remote = ?", (save.number, DURABLE)
+        )
+    return abort_rank(sql, ids)
 
 
 def take_back(sql: apsw.Connection, ids: SaveIds, names: Sequence[str]) -> list[Shard]:

@@ -30,10 +30,6 @@ def endpoint(_remote: RemoteSettings) -> tuple[str, str] | None:
     return None
 
 
-def configured_endpoint(_remote: RemoteSettings) -> str | None:
-    return None
-
-
 def for_clients(_remote: RemoteSettings) -> dict[str, Any]:
     return {}  # clients know the durable remote alone
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
@@ -72,6 +73,7 @@ ASKED_AT_ONCE = 16
 FULL_SECONDS = 10.0
 STALL_SECONDS = 30.0
 KNOWN_PLACES = 4096
+GENERATION_KEY = "cachetier-generation"  # counts the versions of an object
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
@@ -97,7 +99,7 @@ class NeighbourStore:
         stalls: StallWatch,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._peers = membership
+        self._membership = membership
         self._copies = copies
         self._stalls = stalls
         self._monotonic = monotonic
@@ -106,15 +108,11 @@ class NeighbourStore:
         self._full_until: dict[str, float] = {}
         self._places: dict[str, tuple[HttpPeer, ObjectInfo]] = {}
 
-    @property
-    def _membership(self) -> Membership:
-        return self._peers()
-
     # --- reads -----------------------------------------------------------------------------------
 
     def head(self, key: str) -> ObjectInfo | None:
         found = self._newest(self._holders(key))
-        return found[1] if found is not None else None
+        return _shown(found[1]) if found is not None else None
 
     def get(self, key: str, start: int = 0, length: int | None = None) -> bytes:
         info = self._place(key)[1]
@@ -143,7 +141,7 @@ class NeighbourStore:
         except CachetierError as error:
             with self._lock:
                 self._places.pop(key, None)
-            self._membership.failed(peer, error)
+            self._membership().failed(peer, error)
             if isinstance(error, ObjectMissingError | SourceChangedError) and place is not None:
                 self.read_into(key, start, into, etag)
                 return
@@ -154,7 +152,7 @@ class NeighbourStore:
         return page_of(self._listed(prefix), prefix, delimiter, after, limit)
 
     def check(self) -> None:
-        if not self._membership.answering():
+        if not self._membership().answering():
             raise TransientError("no peer answers")
 
     def _listed(self, prefix: str) -> Iterable[ListedObject]:
@@ -183,7 +181,9 @@ class NeighbourStore:
 
     @staticmethod
     def _newest(holders: dict[HttpPeer, ObjectInfo]) -> tuple[HttpPeer, ObjectInfo] | None:
-        return max(holders.items(), key=lambda each: each[1].modified_at or 0.0, default=None)
+        """Return the version that was written last: no clock of a peer says so, nor a late call."""
+        ages = {peer: (_generation(e), e.modified_at or 0.0) for peer, e in holders.items()}
+        return max(holders.items(), key=lambda each: ages[each[0]], default=None)
 
     # --- writes ----------------------------------------------------------------------------------
 
@@ -199,7 +199,7 @@ class NeighbourStore:
     ) -> ObjectInfo:
         holders = self._holders(key)
         self._judge(key, holders, condition)
-        labels = {"metadata": dict(metadata or {}), "headers": dict(headers or {})}
+        labels = _labels(metadata, headers, holders.values())
         order = self._candidates(key)
         first = order[:1] if condition is not None and _is_document(key) else []
         targets = list(dict.fromkeys([*first, *(each for each in order if each in holders)]))
@@ -227,12 +227,12 @@ class NeighbourStore:
             raise self._nowhere(refusals)
         with self._lock:
             self._places.pop(key, None)
-        return kept[0]
+        return _shown(kept[0])
 
     def create_upload(
         self, key: str, metadata: Metadata | None = None, headers: Headers | None = None
     ) -> str:
-        labels = {"metadata": dict(metadata or {}), "headers": dict(headers or {})}
+        labels = _labels(metadata, headers, self._holders(key).values())
         own, names = secrets.token_hex(8), set[str]()
         call = {"key": key, "upload_id": own, **labels}
         domains: set[str] = set()
@@ -260,10 +260,9 @@ class NeighbourStore:
         raise CopiesRefusedError("peers copy nothing: send the bytes")
 
     def list_parts(self, key: str, upload_id: str) -> dict[int, tuple[str, int]]:
-        kind = dict[int, tuple[str, int]]
-        found = self._each_upload(key, upload_id, "list_parts", kind, {"key": key})
-        there = set.intersection(*(set(each.items()) for each in found))
-        return dict(sorted(there))
+        call, kind = {"key": key}, dict[int, tuple[str, int]]
+        found = self._each_upload(key, upload_id, "list_parts", kind, call)
+        return dict(sorted(set.intersection(*(set(each.items()) for each in found))))
 
     def complete_upload(
         self, key: str, upload_id: str, parts: Sequence[UploadedPart], *, digest: int
@@ -272,7 +271,7 @@ class NeighbourStore:
         found = self._each_upload(key, upload_id, "complete_upload", ObjectInfo, call)
         with self._lock:
             self._places.pop(key, None)
-        return found[0]
+        return _shown(found[0])
 
     def abort_upload(self, key: str, upload_id: str) -> None:
         for peer, own in self._uploads_of(upload_id):
@@ -281,8 +280,7 @@ class NeighbourStore:
                     self._call(peer, "abort_upload", None, {"key": key, "upload_id": own})
 
     def list_uploads(self, prefix: str) -> Iterator[tuple[str, str]]:
-        kind = list[tuple[str, str]]
-        found = self._ask(self._nodes(), "list_uploads", kind, prefix=prefix)
+        found = self._ask(self._nodes(), "list_uploads", list[tuple[str, str]], prefix=prefix)
         peers: dict[tuple[str, str], set[str]] = {}
         for peer, uploads in found.items():
             for each in uploads:
@@ -339,9 +337,8 @@ class NeighbourStore:
 
     def _nodes(self) -> list[HttpPeer]:
         """Return the nodes that answer, this one too."""
-        others = [*self._membership.answering()]
-        itself = self._membership.itself
-        return [*others, itself] if itself is not None else others
+        members = self._membership()  # who this node is, is known once all were asked
+        return [*members.answering(), *filter(None, [members.itself])]
 
     def _candidates(self, key: str) -> list[HttpPeer]:
         """Return the nodes where an object may lie, in the order of its step."""
@@ -354,7 +351,7 @@ class NeighbourStore:
         return [each for each in chain.from_iterable(rows) if each is not None][:CANDIDATES]
 
     def _is_elsewhere(self, peer: HttpPeer) -> bool:
-        own = self._membership.own
+        own = self._membership().own
         return peer.name != own.store and _domain(peer) != (own.domain or own.store)
 
     def _keepers(self, order: Iterable[HttpPeer]) -> list[HttpPeer]:
@@ -385,7 +382,7 @@ class NeighbourStore:
             if isinstance(error, BackpressureError):
                 with self._lock:
                     self._full_until[peer.name] = self._monotonic() + FULL_SECONDS
-            self._membership.failed(peer, error)
+            self._membership().failed(peer, error)
             raise
         return msgspec.json.decode(answer, type=kind)
 
@@ -459,6 +456,27 @@ class NeighbourServer:
 
 def _plain(value: object) -> Any:
     return msgspec.to_builtins(value)
+
+
+def _labels(
+    metadata: Metadata | None, headers: Headers | None, before: Iterable[ObjectInfo]
+) -> dict[str, Metadata]:
+    """Return the labels of an object that comes after all versions that were there ``before``."""
+    generation = 1 + max(map(_generation, before), default=0)
+    return {
+        "metadata": {**(metadata or {}), GENERATION_KEY: str(generation)},
+        "headers": dict(headers or {}),
+    }
+
+
+def _generation(info: ObjectInfo) -> int:
+    return int(info.metadata.get(GENERATION_KEY, "0"))
+
+
+def _shown(info: ObjectInfo) -> ObjectInfo:
+    """Return what a caller put: without the generation."""
+    own = {name: each for name, each in info.metadata.items() if name != GENERATION_KEY}
+    return replace(info, metadata=own)
 
 
 def _joined_id(own: str, peers: Iterable[str]) -> str:

@@ -156,7 +156,9 @@ class S3ObjectStore:
     ) -> ObjectInfo:
         options = self._new_object(key, metadata, headers) | self._checksum(digest)
         if condition is not None and self._conditional_writes:
-            options |= _conditions(condition)
+            options |= (
+                {"IfNoneMatch": "*"} if condition.absent else {"IfMatch": str(condition.etag)}
+            )
         elif condition is not None:
             self._judge_condition(key, condition)
         try:
@@ -493,10 +495,6 @@ class S3Server(Renewed["S3Client"]):
             timeouts=timeouts,
             at_rest=remote.at_rest,
         )
-
-
-def _conditions(condition: Condition) -> dict[str, str]:
-    return {"IfNoneMatch": "*"} if condition.absent else {"IfMatch": str(condition.etag)}
 
 
 def _etag(answer: Answer) -> str:

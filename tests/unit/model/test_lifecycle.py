@@ -63,6 +63,7 @@ SAVES: dict[tuple[RowState, RowEvent], RowState] = {
     **{(state, SaveEvent.WANT): state for state in (OPEN, PUBLISHED, REPLICATED)},
     (LOCAL_ONLY, SaveEvent.WANT): OPEN,
     (PUBLISHED, SaveEvent.REOPEN): OPEN,
+    (REPLICATED, SaveEvent.REOPEN): OPEN,
 }
 
 COPIES: dict[tuple[RowState, RowEvent], RowState] = {

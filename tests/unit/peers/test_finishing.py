@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from cachetier_client.bucket_format.documents import PartDocument, ShardEntry, encode
+from cachetier_client.bucket_format.documents import (
+    Manifest,
+    ManifestState,
+    PartDocument,
+    ShardEntry,
+    encode,
+)
 from cachetier_client.bucket_format.layout import Layout
+from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
 from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
-from cachetier.model.lifecycle import ShardState
+from cachetier.local.catalog.manifests import adopt, save_of
+from cachetier.local.catalog.rows import NewShard
+from cachetier.model.lifecycle import SaveState, ShardState
+from cachetier.model.policy import DRAIN_ALL
 from cachetier.peers.finishing import AGAIN_SECONDS, Finisher
 from cachetier.peers.keeper import FOLDER, KeptObjects
+from cachetier.remote.bucket import Bucket
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.stateful.node import Node, content_of
@@ -37,12 +49,21 @@ class Peer:
         self.node = Node(self.cache, MemoryObjectStore(), self.clock)
         self.keeper = KeptObjects(self.cache, 100_000_000, self.clock)
         self.answering = [OWNER]
+        self.others = MemoryObjectStore()  # what other peers keep
+        self.durable: Manifest | None = None  # in the bucket
+        self.is_over = False
         membership = SimpleNamespace(
             name="f" * 16,
             answering=lambda: [SimpleNamespace(name=each) for each in self.answering],
         )
         self.finisher = Finisher(
-            *(self.keeper, self.node.ingest, self.node.checkpoints.seal, cast("Any", membership)),
+            *(
+                self.keeper,
+                Bucket(self.others, Layout()),
+                self.node.ingest,
+                self.node.checkpoints,
+                cast("Any", membership),
+            ),
             AFTER_SECONDS,
             self.clock,
         )
@@ -65,11 +86,30 @@ class Peer:
         document = encode(part)
         self.keeper.put(DOCUMENT, document, digest=digest_of(document))
 
+    def publish(self, save_id: str, replaces: tuple[str, ...] = ()) -> Manifest:
+        """Return a manifest of step 1, which other peers have, too."""
+        manifest = Manifest(
+            state=ManifestState.PUBLISHED,
+            run="run",
+            step=1,
+            save_id=save_id,
+            location="1",
+            nonce="nonce",
+            started_at=1.0,
+            replaces=replaces,
+            world_size=4,
+        )
+        document = encode(manifest)
+        key, nonce = Layout().manifest_key("run", 1), {MANIFEST_NONCE_KEY: manifest.nonce}
+        self.others.put(key, document, digest=digest_of(document), metadata=nonce)
+        return manifest
+
     def look(self, seconds: float = 0.0) -> list[str]:
         """Let time pass, and return what this node has after a look."""
         self.clock.advance(seconds)
         self.finisher.listen()
-        self.finisher.finish("run", [each.key for each in self.keeper.listed("")])
+        keys = [each.key for each in self.keeper.listed("")]
+        self.is_over = self.finisher.finish(("run", 1, "save"), self.durable, keys)
         return sorted(shard.name for shard in self.node.rows())
 
 
@@ -138,3 +178,60 @@ def test_a_second_node_that_finishes_the_same_part_puts_the_same(peer: Peer) -> 
     before = [shard.version for shard in peer.node.rows()]
     assert peer.look(AFTER_SECONDS + 1) == sorted(BODIES)
     assert [shard.version for shard in peer.node.rows()] == before
+
+
+def test_a_part_of_which_another_peer_keeps_the_rest_is_finished(peer: Peer) -> None:
+    """A keeper was full, or away, when it was put."""
+    peer.answering = []
+    key = Layout().shard_key("run", "1", "large")
+    info = peer.keeper.head(key)
+    assert info is not None
+    body = BODIES["large"]
+    peer.others.put(key, body, digest=digest_of(body), metadata=info.metadata)
+    peer.keeper.delete(key)
+    assert peer.look(AFTER_SECONDS + 1) == sorted(BODIES)
+    assert peer.node.get("run", 1, "large") == body
+
+
+def test_a_part_without_shards_is_sealed_with_the_rest_of_its_save(peer: Peer) -> None:
+    peer.answering = []
+    empty = encode(PartDocument(run="run", step=1, save_id="save", rank=2, world_size=4, shards=()))
+    peer.keeper.put(Layout().part_key("run", "1", 2), empty, digest=digest_of(empty))
+    peer.look(AFTER_SECONDS + 1)
+    view, _ = peer.node.checkpoints.step("run", 1)
+    assert view.ranks == (2, 3)
+
+
+def test_what_was_restored_here_is_drained_once_its_part_is_finished(peer: Peer) -> None:
+    """Its shards have rows that are clean, as peers have them: those are never sent on."""
+    peer.answering = []
+    entries = [NewShard(name, 3, content_of(body)) for name, body in BODIES.items()]
+    seen = replace(save_of(peer.publish("save")), state=SaveState.REPLICATED, location=None)
+    hearsay = [replace(each, state=ShardState.EVICTED) for each in entries]
+    peer.node.store.write(adopt, DRAIN_ALL, seen, hearsay, 1.0)
+    assert peer.look(AFTER_SECONDS + 1) == sorted(BODIES)
+    assert {shard.state for shard in peer.node.rows()} == {ShardState.DIRTY}
+    peer.node.drain.drain_all()
+    assert {shard.state for shard in peer.node.rows()} == {ShardState.CLEAN}
+
+
+def test_a_save_that_a_newer_one_replaced_is_not_finished(peer: Peer) -> None:
+    peer.answering = []
+    peer.publish("newer", replaces=("save",))
+    assert peer.look(AFTER_SECONDS + 1) == []
+    assert peer.is_over
+
+
+def test_a_save_of_which_the_bucket_has_another_is_not_finished(peer: Peer) -> None:
+    peer.answering = []
+    peer.durable = peer.publish("other")
+    assert peer.look(AFTER_SECONDS + 1) == []
+    assert peer.is_over
+
+
+def test_a_save_that_replaced_the_one_in_the_bucket_is_finished(peer: Peer) -> None:
+    peer.answering = []
+    peer.durable = peer.publish("older")
+    peer.publish("save", replaces=("older",))
+    assert peer.look(AFTER_SECONDS + 1) == sorted(BODIES)
+    assert not peer.is_over
