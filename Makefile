@@ -80,8 +80,8 @@ helm: setup $(STAMPS)/helm  ## Render the chart with real Helm, lint it, validat
 acceptance: setup  ## Run the container tests too: needs Docker and compose, and fails without
 	@CACHETIER_ACCEPTANCE=1 $(PY) -m pytest tests/acceptance $(ARGS)
 
-demo: setup  ## Train, kill, resume, lose the node, restore: everything on this machine
-	@$(PY) -m examples.demo $(ARGS)
+demo: setup  ## Train, kill, resume, lose the node, restore: everything on this machine (LOSE=1: lose a node whose step only its neighbours have)
+	@$(PY) -m $(if $(LOSE),examples.peers.losing,examples.demo) $(ARGS)
 
 near: setup  ## Lose a storage server, the node and the link to S3; restore from the near tier
 	@$(PY) -m examples.near_tier $(ARGS)

@@ -62,7 +62,11 @@ class HeldStore:
         with suppress(OSError):
             while True:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(self._upstream)
+                try:
+                    far = socket.create_connection(self._upstream)
+                except OSError:  # the store is away
+                    near.close()
+                    continue
                 self._open += [near, far]
                 for ends in ((near, far, False), (far, near, True)):
                     threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
@@ -110,7 +114,7 @@ class Node:
         self.child: Child | None = None
 
     def start(self, narrator: Narrator) -> None:
-        """Start it, and return once it answers."""
+        """Start it, also once more, and return once it answers."""
         command = [*self._prefix, sys.executable, "-m", "cachetier", "serve"]
         self.child = Child(self.name, command, log=self._log, environment=self._variables)
         wait_until(self._answers, self.child, narrator, f"{self.name} to start")
@@ -228,15 +232,18 @@ class Cluster:
                 killed.result()
 
     @contextmanager
-    def nodes(self, count: int, *, peers: bool, copies: int = 0) -> Iterator[list[Node]]:
+    def nodes(
+        self, count: int, *, peers: bool, copies: int = 0, **others: str
+    ) -> Iterator[list[Node]]:
         """Run so many nodes with empty directories until the block ends.
 
         With ``copies`` each keeps as many of its shards at its peers until the bucket has them.
+        ``others`` are variables of the nodes.
         """
         self._homes += 1
         home = self._scratch / f"{self._homes}"
         home.mkdir()
-        nodes = [self._node(number, home, peers, copies) for number in range(count)]
+        nodes = [self._node(number, home, peers, copies, others) for number in range(count)]
         try:
             with ThreadPoolExecutor(count) as threads:
                 list(threads.map(lambda node: node.start(self._narrator), nodes))
@@ -245,7 +252,9 @@ class Cluster:
             for node in nodes:
                 node.close()
 
-    def _node(self, number: int, home: Path, peers: bool, copies: int) -> Node:
+    def _node(
+        self, number: int, home: Path, peers: bool, copies: int, others: Mapping[str, str]
+    ) -> Node:
         listed = {
             "nodes": self._listed,
             "listen": f"http://{self._listed[number]}",  # in clear, as the network is private
@@ -259,6 +268,7 @@ class Cluster:
             "CACHETIER_REMOTE_ASSUME": "path",
             "CACHETIER_CAPACITY": "8GB",
             **({"CACHETIER_PEERS": json.dumps(listed)} if peers else {}),
+            **others,
         }
         return Node(f"node{number + 1}", home, variables, self._network.prefix(number))
 

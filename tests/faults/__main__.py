@@ -82,9 +82,18 @@ PARTS = {
     "log-damage": Part(("tests/crash/test_log_damage.py",), 5, {"flipped bits of the log": 65_536}),
     "kill": Part(("tests/crash/test_kill9.py",), 10, {"kills that counted": 100}),
     "peers": Part(
-        ("tests/integration/test_peer_processes.py", "tests/integration/test_peers.py"),
-        12,
-        {"fetchers that were killed": 5, "networks that were cut or slow": 3},
+        (
+            "tests/integration/test_lost_processes.py",
+            "tests/integration/test_peer_processes.py",
+            "tests/integration/test_peers.py",
+        ),
+        30,
+        {
+            "fetchers that were killed": 5,
+            "networks that were cut or slow": 3,
+            "nodes that were lost for good": 60,
+            "steps at replicated that outlived their node": 30,
+        },
     ),
     "s3": Part(
         ("tests/integration/test_s3_fault_matrix.py",), 10, {"cells of the S3 fault matrix": 288}

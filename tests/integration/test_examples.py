@@ -182,6 +182,26 @@ def test_peers_show_who_read_what_from_where(tmp_path: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.slow
 @needs_weed
+def test_a_node_that_is_lost_for_good_costs_no_step_that_its_neighbours_have(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "examples.peers.losing", "--work-dir", tmp_path / "peers"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    report = json.loads((tmp_path / "peers" / "report.json").read_text())
+    assert report["held"], done.stdout + done.stderr
+    assert len(report["comparisons"]) == 4
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@needs_weed
 def test_the_near_tier_gives_back_what_it_shows(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "examples.near_tier", "--work-dir", tmp_path / "near"],
