@@ -182,9 +182,11 @@ def test_nobody_waits_for_an_end_that_is_gone(pair: Pair, end: str) -> None:
     thread = threading.Thread(target=ask)
     thread.start()
     assert hanging.wait(60)
-    getattr(pair, end).close()
+    closing = threading.Thread(target=getattr(pair, end).close)  # serve's waits for its answers
+    closing.start()
     thread.join(60)
     pair.woken.set()
+    closing.join(60)
 
     assert len(failures) == 1
     with pytest.raises(ChannelClosedError):

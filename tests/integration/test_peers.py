@@ -265,7 +265,8 @@ def test_settings_that_cannot_be_are_refused(cluster: Cluster) -> None:
         cluster.service(0, peers=everywhere)
 
 
-def test_a_peer_that_sends_nothing_is_given_up() -> None:
+def test_a_peer_that_sends_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "SILENCE_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # the kernel accepts
         peer = HttpPeer("silent", silent.getsockname()[:2], {})
         with pytest.raises(TransientError, match="does not answer"):

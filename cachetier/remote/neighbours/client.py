@@ -268,19 +268,18 @@ def _pieces(answer: http.client.HTTPResponse, size_bytes: int) -> Iterator[memor
 
 
 def _blocks(answer: http.client.HTTPResponse, size_bytes: int) -> Iterator[memoryview]:
-    """Yield so many bytes, block by block, as they come."""
-    buffer = memoryview(bytearray(min(size_bytes, BLOCK_BYTES)))
+    """Yield so many bytes, block by block; each comes within its time, however it drips."""
     while size_bytes:
         _await(answer)
-        block, at = buffer[: min(size_bytes, BLOCK_BYTES)], 0
+        block, wanted = bytearray(), min(size_bytes, BLOCK_BYTES)
         slow_at = time.monotonic() + BLOCK_SECONDS
-        while at < len(block):
-            count = answer.readinto(block[at:])
-            if not count or time.monotonic() > slow_at:
+        while len(block) < wanted:
+            piece = answer.read1(min(wanted - len(block), SLICE_BYTES))  # what is there by now
+            if not piece or time.monotonic() > slow_at:
                 raise http.client.HTTPException("it breaks off, or is very slow")
-            yield block[at : at + count]
-            at += count
-        size_bytes -= len(block)
+            block += piece
+        yield memoryview(block)
+        size_bytes -= wanted
     if answer.read(1):
         raise http.client.HTTPException("more than was asked for")
 
