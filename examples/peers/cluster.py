@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import socket
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 from cachetier_client import Client
 from rich.console import Console
 
-from cachetier.testing.s3_endpoint import S3Endpoint, free_ports
+from cachetier.testing.s3_endpoint import S3Endpoint
 from examples.demo.narrate import Narrator
 from examples.demo.processes import Child
 from examples.demo.servers import environment, wait_until
@@ -30,6 +31,14 @@ RUN, STEP = "run", 1
 PIECE_BYTES = 64 << 10
 SECONDS = 600.0
 LISTS = re.compile(rb"GET (\S*list-type=\S*) ")
+
+
+def port_of_all() -> int:
+    """Return a port for every node: none that the kernel gives to who connects from one of them."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.2", port)):
+            return port
 
 
 class HeldStore:
@@ -199,7 +208,7 @@ class Cluster:
         self._endpoint = endpoint
         self._narrator = narrator or Narrator(Console(quiet=True))
         self._homes = 0
-        (port,) = free_ports(1)
+        port = port_of_all()
         self._listed = [f"{self._network.listen(number)}:{port}" for number in range(count)]
         self._trust = scratch / "trust"
         self._trust.write_text(TOKEN)

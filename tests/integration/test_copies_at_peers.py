@@ -15,9 +15,10 @@ from cachetier.local.catalog import notes
 from cachetier.remote.neighbours import client
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
+from examples.peers.cluster import port_of_all
 from tests.fakes.bodies import noise
 from tests.integration.test_http_shards import LARGE
-from tests.integration.test_peers import TOKEN, free_port
+from tests.integration.test_peers import TOKEN
 from tests.integration.two_remotes import RUN, SECONDS, Node, Site, running, site, until
 
 BODIES = {"small": b"small", "large": noise(LARGE)}
@@ -45,7 +46,7 @@ class Cluster:
         self.place = place
         self._copies = copies
         self._settings = settings
-        self._port = free_port()
+        self._port = port_of_all()
         self._count = count
         self._running: dict[int, ExitStack] = {}
         trust = place.scratch / "trust"

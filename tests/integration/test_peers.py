@@ -29,6 +29,7 @@ from cachetier.remote.neighbours.membership import Membership, NodeIdentity, hea
 from cachetier.remote.neighbours.trust import trust_of
 from cachetier.service.service import Service
 from cachetier.tls import TlsFiles
+from examples.peers.cluster import port_of_all
 from tests.fakes.memory_store import MemoryObjectStore
 from tests.fakes.peer_lab import CountedStore
 from tests.fakes.small_node import small_node
@@ -43,19 +44,12 @@ TOKEN = "t" * 40
 DOMAIN = "rack-1"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class Cluster:
     """Services on loopback addresses of their own, over one bucket in memory."""
 
     def __init__(self, scratch: Path, objects: MemoryObjectStore, undo: ExitStack) -> None:
         self.objects = CountedStore(objects)
-        self.port = free_port()
+        self.port = port_of_all()
         self.trust = scratch / "trust"
         self.trust.write_text(TOKEN)
         self.nodes: list[Service] = []
@@ -167,7 +161,7 @@ def test_certificates_of_one_authority_are_trust_enough(cluster: Cluster, tmp_pa
     authority = Authority(tmp_path / "ca")
     issued = authority.issue("node")
     tls: dict[str, Any] = {"tls": [issued.certificate, issued.key]}
-    nodes = [f"127.0.0.1:{free_port()}" for _ in range(2)]  # the address that it is for
+    nodes = [f"127.0.0.1:{port_of_all()}" for _ in range(2)]  # the address that it is for
     for number, listen in enumerate(nodes):
         peers = {"nodes": nodes, "listen": listen, "trust": str(authority.ca)}
         cluster.nodes.append(cluster.service(number, peers=peers, **tls))
