@@ -141,8 +141,8 @@ class KeptSaves:
 
     def _is_fresh_tombstone(self, key: str, modified_at: float) -> bool:
         """Return whether a save of the step must go beside, as a peer may have older bytes yet."""
-        may_be = key.endswith("/manifest.json") and b'"deleted"' in self._keeper.get(key)
-        return may_be and self._clock.now() - modified_at < TOMBSTONE_SECONDS
+        is_fresh = self._clock.now() - modified_at < TOMBSTONE_SECONDS
+        return is_fresh and key.endswith("/manifest.json") and b'"deleted"' in self._keeper.get(key)
 
 
 def has_ended(save_id: str, manifest: Manifest | None) -> bool:
