@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 
@@ -41,3 +42,19 @@ def summary(comparisons: Sequence[Comparison], seconds: float) -> str:
     if all_held(comparisons):
         return f"[bold green]Everything held[/], in {seconds:.0f} s."
     return f"[bold red]Not everything held[/], in {seconds:.0f} s: see the crosses above."
+
+
+def concluded(
+    comparisons: Sequence[Comparison], console: Console, seconds: float
+) -> dict[str, Any]:
+    """Print what held and the last line; return what every report says of it."""
+    console.print()
+    console.print(listed(comparisons))
+    console.print()
+    console.print(summary(comparisons, seconds))
+    return {
+        "version": 1,
+        "held": all_held(comparisons),
+        "seconds": seconds,
+        "comparisons": [{"what": each.what, "held": each.held} for each in comparisons],
+    }

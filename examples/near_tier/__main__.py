@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.table import Table
 
 from examples.demo.telling import run_story, work_dir_of
-from examples.demo.verdict import all_held, listed, summary
+from examples.demo.verdict import concluded
 from examples.near_tier.story import RANKS, SHARD_BYTES, Story
 
 
@@ -23,11 +23,7 @@ def main() -> int:
 
 
 def _report(story: Story, console: Console, seconds: float) -> dict[str, Any]:
-    _show(story, console, seconds)
-    return _as_json(story, seconds)
-
-
-def _show(story: Story, console: Console, seconds: float) -> None:
+    """Print the report; return it as a stable object, times in seconds and sizes in bytes."""
     console.print()
     console.print(Rule("[bold]Report[/]", align="left", style="dim"))
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold")
@@ -41,18 +37,8 @@ def _show(story: Story, console: Console, seconds: float) -> None:
             str(save.step), size, *("-" if each is None else f"{each:.2f} s" for each in cells)
         )
     console.print(table)
-    console.print()
-    console.print(listed(story.comparisons))
-    console.print()
-    console.print(summary(story.comparisons, seconds))
-
-
-def _as_json(story: Story, seconds: float) -> dict[str, Any]:
-    """Return the report as a stable object; times in seconds, sizes in bytes."""
     return {
-        "version": 1,
-        "held": all_held(story.comparisons),
-        "seconds": seconds,
+        **concluded(story.comparisons, console, seconds),
         "checkpoint_bytes": RANKS * SHARD_BYTES,
         "saves": [
             {
@@ -64,7 +50,6 @@ def _as_json(story: Story, seconds: float) -> dict[str, Any]:
             for save in story.saves
         ],
         "restore_seconds": story.restore_seconds,
-        "comparisons": [{"what": each.what, "held": each.held} for each in story.comparisons],
     }
 
 

@@ -21,7 +21,7 @@ from rich.table import Table
 from cachetier.testing.seaweed import seaweedfs
 from examples.demo.narrate import Narrator
 from examples.demo.telling import run_story, work_dir_of
-from examples.demo.verdict import Comparison, all_held, listed, summary
+from examples.demo.verdict import Comparison, concluded
 from examples.peers.cluster import Cluster, Node, restored
 
 NODES = 4
@@ -140,14 +140,8 @@ def _report(story: Story, console: Console, seconds: float) -> dict[str, Any]:
     title = "Who read what from where: [green]from peers[/], [yellow]from the bucket[/]"
     console.print(Rule(title, align="left", style="dim"))
     console.print(figure(story.reads))
-    console.print()
-    console.print(listed(story.comparisons))
-    console.print()
-    console.print(summary(story.comparisons, seconds))
     return {
-        "version": 1,
-        "held": all_held(story.comparisons),
-        "seconds": seconds,
+        **concluded(story.comparisons, console, seconds),
         "size_bytes": SIZE_BYTES,
         "reads": [
             {
@@ -158,7 +152,6 @@ def _report(story: Story, console: Console, seconds: float) -> dict[str, Any]:
             }
             for each in story.reads
         ],
-        "comparisons": [{"what": each.what, "held": each.held} for each in story.comparisons],
     }
 
 

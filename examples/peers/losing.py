@@ -21,7 +21,7 @@ from cachetier.testing.s3proxy import S3Proxy
 from cachetier.testing.seaweed import seaweedfs
 from examples.demo.narrate import Narrator
 from examples.demo.telling import run_story, work_dir_of
-from examples.demo.verdict import Comparison, all_held, listed, summary
+from examples.demo.verdict import Comparison, concluded
 from examples.peers.cluster import RUN, STEP, Cluster, Node
 
 NODES = 3
@@ -101,16 +101,7 @@ def _is_published(node: Node) -> bool:
 
 
 def _report(story: Story, console: Console, seconds: float) -> dict[str, Any]:
-    console.print()
-    console.print(listed(story.comparisons))
-    console.print()
-    console.print(summary(story.comparisons, seconds))
-    return {
-        "version": 1,
-        "held": all_held(story.comparisons),
-        "seconds": seconds,
-        "comparisons": [{"what": each.what, "held": each.held} for each in story.comparisons],
-    }
+    return concluded(story.comparisons, console, seconds)
 
 
 def main() -> int:

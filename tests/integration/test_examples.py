@@ -159,17 +159,17 @@ def test_fsdp_training_goes_on_from_its_last_save_as_if_it_had_never_ended(dev_u
     assert after[-2].startswith("step 12: loss")
 
 
+def _told(story: str, work_dir: Path) -> subprocess.CompletedProcess[str]:
+    """Have a story told in ``work_dir``, where its report lies then."""
+    command = [sys.executable, "-m", story, "--work-dir", str(work_dir)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
 @pytest.mark.soak
 @pytest.mark.slow
 @needs_weed
 def test_peers_show_who_read_what_from_where(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.peers", "--work-dir", tmp_path / "peers"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _told("examples.peers", tmp_path / "peers")
 
     report = json.loads((tmp_path / "peers" / "report.json").read_text())
     # On a busy machine peers skip each other, which costs the bucket bytes and nothing else.
@@ -185,13 +185,7 @@ def test_peers_show_who_read_what_from_where(tmp_path: Path) -> None:
 def test_a_node_that_is_lost_for_good_costs_no_step_that_its_neighbours_have(
     tmp_path: Path,
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.peers.losing", "--work-dir", tmp_path / "peers"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _told("examples.peers.losing", tmp_path / "peers")
 
     report = json.loads((tmp_path / "peers" / "report.json").read_text())
     assert report["held"], done.stdout + done.stderr
@@ -203,13 +197,7 @@ def test_a_node_that_is_lost_for_good_costs_no_step_that_its_neighbours_have(
 @pytest.mark.slow
 @needs_weed
 def test_the_near_tier_gives_back_what_it_shows(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "examples.near_tier", "--work-dir", tmp_path / "near"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _told("examples.near_tier", tmp_path / "near")
 
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "near" / "report.json").read_text())

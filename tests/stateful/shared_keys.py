@@ -26,6 +26,7 @@ from tests.fakes.fake_clock import FakeClock
 from tests.fakes.faulty_store import FaultyObjectStore
 from tests.fakes.late_store import LateStore
 from tests.stateful.invariants import require
+from tests.stateful.lives import drawn_from
 from tests.stateful.node import CAPACITY_BYTES, Node
 from tests.stateful.object_node import MOUNT, buckets_at
 from tests.stateful.unsynced import default_vfs
@@ -157,12 +158,7 @@ class SharedKeys:
         self.told: set[tuple[int, str]] = set()  # nodes that said so of a key that they put
         self.seen: dict[str, Write | None] = dict.fromkeys(KEYS)
         self.doors = [Door(self, number) for number in NODES]
-        self.deeds = [
-            deed
-            for deed, weight in self._weighted()
-            if deed.__name__ in only or not only
-            for _ in range(weight)
-        ]
+        self.deeds = drawn_from(self._weighted(), only)
 
     def _weighted(self) -> list[tuple[Callable[[], None], int]]:
         return [

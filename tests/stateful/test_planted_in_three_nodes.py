@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,12 @@ from cachetier.peers import finishing, keeper, kept_saves
 from cachetier.peers.keeper import KeptObjects
 from cachetier.remote.base import ObjectStore, if_match
 from cachetier.remote.neighbours import store as neighbours
-from tests.stateful.invariants import ViolationError
+from tests.stateful.lives import Caught, catching
 from tests.stateful.peer_machine import small_uploads
 from tests.stateful.three_nodes import ThreeNodes
 from tests.stateful.unsynced import unsynced
 
-LIVES = 60
 SAVED = ("save_whole", "copy_all")
-
-Caught = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -40,33 +37,7 @@ def vfs() -> Iterator[str]:
 
 @pytest.fixture
 def caught(tmp_path: Path, vfs: str, monkeypatch: pytest.MonkeyPatch) -> Caught:
-    def play(seed: int, name: str, only: tuple[str, ...]) -> str:
-        top = tmp_path / f"{name}-{seed}"
-        top.mkdir()
-        world = ThreeNodes(top, seed, vfs, frozenset(only))
-        try:
-            world.play()
-        except ViolationError as violation:
-            return str(violation)
-        finally:
-            world.close()
-        return ""
-
-    def found(first: int, *only: str) -> str:
-        """Play lives from ``first`` on until the model reports; return what it says.
-
-        Without the bug the same life reports nothing. Of ``only`` these deeds, if any are named.
-        """
-        for seed in range(first, first + LIVES):
-            said = play(seed, "planted", only)
-            if said:
-                print(f"caught by life {seed}: {said}")
-                monkeypatch.undo()
-                assert not play(seed, "sound", only)
-                return said
-        raise AssertionError("the model found nothing")
-
-    return found
+    return catching(tmp_path, monkeypatch, lambda top, seed, only: ThreeNodes(top, seed, vfs, only))
 
 
 def test_a_copy_that_is_acknowledged_before_it_is_synced(

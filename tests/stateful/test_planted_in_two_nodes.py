@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,9 @@ from cachetier.remote.base import IF_ABSENT
 from cachetier.restore.knowledge import Knowledge
 from cachetier.steps.unflushed import UnflushedNotes
 from tests.stateful.invariants import ViolationError
+from tests.stateful.lives import LIVES, Caught, catching
 from tests.stateful.two_nodes import World
 from tests.stateful.unsynced import unsynced
-
-LIVES = 60
 
 
 @pytest.fixture(scope="module")
@@ -36,38 +35,12 @@ def vfs() -> Iterator[str]:
 
 
 @pytest.fixture
-def caught(tmp_path: Path, vfs: str, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    def play(seed: int, name: str, only: tuple[str, ...]) -> str:
-        top = tmp_path / f"{name}-{seed}"
-        top.mkdir()
-        world = World(top, seed, vfs, only=frozenset(only))
-        try:
-            world.play()
-        except ViolationError as violation:
-            return str(violation)
-        finally:
-            world.close()
-        return ""
-
-    def found(first: int, *only: str) -> str:
-        """Play lives from ``first`` on until the model reports; return what it says.
-
-        Without the bug the same life reports nothing. Of ``only`` these deeds, if any are named.
-        """
-        for seed in range(first, first + LIVES):
-            said = play(seed, "planted", only)
-            if said:
-                print(f"caught by life {seed}: {said}")
-                monkeypatch.undo()
-                assert not play(seed, "sound", only)
-                return said
-        raise AssertionError("the model found nothing")
-
-    return found
+def caught(tmp_path: Path, vfs: str, monkeypatch: pytest.MonkeyPatch) -> Caught:
+    return catching(tmp_path, monkeypatch, lambda top, seed, only: World(top, seed, vfs, only=only))
 
 
 def test_an_eviction_without_a_look_at_the_bucket(
-    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def evict(self: Evictor, shard: Shard, **_how: bool) -> bool:
         try:
@@ -82,7 +55,7 @@ def test_an_eviction_without_a_look_at_the_bucket(
 
 
 def test_a_part_written_without_a_look_at_its_objects(
-    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What looks again before a publication passes over what this drain wrote just now."""
     write_part = Publisher.write_part
@@ -98,7 +71,7 @@ def test_a_part_written_without_a_look_at_its_objects(
 
 
 def test_the_upload_of_a_replaced_version_that_is_kept(
-    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends late, after what replaced it was published."""
     for module in (uploader, packs):
@@ -108,7 +81,7 @@ def test_the_upload_of_a_replaced_version_that_is_kept(
 
 
 def test_a_publication_without_a_second_look(
-    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Publisher, "_look_again", lambda *_, **__: None)
 
@@ -116,7 +89,7 @@ def test_a_publication_without_a_second_look(
 
 
 def test_the_answer_of_a_write_that_is_believed(
-    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It names an ETag, which is no digest, and perhaps of nothing that was stored."""
     put = Upload.put
@@ -135,7 +108,7 @@ def test_the_answer_of_a_write_that_is_believed(
 
 
 def test_work_that_is_dropped_once_it_was_refused(
-    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         QueueState, "back_off", lambda self, key, *_: self.put_off(key, float("inf"))
@@ -145,7 +118,7 @@ def test_work_that_is_dropped_once_it_was_refused(
 
 
 def test_what_is_learned_of_the_bucket_and_not_written_down(
-    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``latest`` names a save of another node, and readers get the one that was begun here."""
     monkeypatch.setattr(Knowledge, "_learn", lambda *_: True)
@@ -154,9 +127,7 @@ def test_what_is_learned_of_the_bucket_and_not_written_down(
     assert "is of another save" in caught(0, *deeds)
 
 
-def test_knowledge_that_has_no_age(
-    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_knowledge_that_has_no_age(caught: Caught, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Knowledge, "refresh", lambda *_: None)
 
     found = caught(0, "save_whole", "drain_all", "delete_step", "read")
@@ -164,16 +135,14 @@ def test_knowledge_that_has_no_age(
 
 
 def test_acknowledged_steps_that_no_note_tells_of(
-    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    caught: Caught, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(UnflushedNotes, "_settle", lambda *_: None)
 
     assert "is not told of" in caught(0, "save_whole", "drain_one", "move")
 
 
-def test_a_directory_without_a_lock(
-    caught: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_without_a_lock(caught: Caught, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fcntl, "flock", lambda *_: None)
 
     assert "a second service was admitted" in caught(1, "put", "second_service")

@@ -14,6 +14,7 @@ import pytest
 
 from tests.faults.counting import count
 from tests.faults.slices import share_of
+from tests.stateful.lives import lived
 from tests.stateful.shared_keys import SharedKeys
 from tests.stateful.unsynced import unsynced
 
@@ -45,12 +46,5 @@ def test_three_nodes_that_share_keys_keep_what_was_acknowledged_last(
 def played(top: Path, seed: int, vfs: str, only: frozenset[str] = frozenset()) -> Counter[str]:
     """Play a life; return what faults it met."""
     top.mkdir()
-    world = SharedKeys(top, seed, vfs, only=only)
-    try:
-        world.play()
+    with lived(SharedKeys(top, seed, vfs, only=only), seed) as world:
         return world.met
-    except BaseException as error:
-        error.add_note(f"life {seed}")
-        raise
-    finally:
-        world.close()

@@ -15,6 +15,7 @@ import pytest
 
 from tests.faults.counting import count
 from tests.faults.slices import everything, share_of
+from tests.stateful.lives import lived
 from tests.stateful.peer_machine import small_uploads
 from tests.stateful.three_nodes import ThreeNodes
 from tests.stateful.unsynced import unsynced
@@ -46,12 +47,5 @@ def test_copies_at_peers_outlive_any_one_node(
 def played(top: Path, seed: int, vfs: str) -> Counter[str]:
     """Play a life, and return the faults that it met."""
     top.mkdir()
-    world = ThreeNodes(top, seed, vfs)
-    try:
-        world.play()
-    except BaseException as error:
-        error.add_note(f"life {seed}")
-        raise
-    finally:
-        world.close()
-    return world.met
+    with lived(ThreeNodes(top, seed, vfs), seed) as world:
+        return world.met

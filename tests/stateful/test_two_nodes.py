@@ -17,6 +17,7 @@ import pytest
 from cachetier.errors import CachetierError
 from tests.faults.counting import count
 from tests.faults.slices import share_of
+from tests.stateful.lives import lived
 from tests.stateful.node import Node
 from tests.stateful.two_nodes import NAMES, RUN, STEPS, World
 from tests.stateful.unsynced import unsynced
@@ -79,15 +80,8 @@ def played(
 ) -> Found:
     """Play a life, and return what ``look`` finds in the end."""
     top.mkdir()
-    world = World(top, seed, vfs, offsets=offsets)
-    try:
-        world.play()
+    with lived(World(top, seed, vfs, offsets=offsets), seed) as world:
         return look(world)
-    except BaseException as error:
-        error.add_note(f"life {seed}")
-        raise
-    finally:
-        world.close()
 
 
 def faults(world: World) -> Counter[str]:

@@ -30,6 +30,7 @@ from cachetier.remote.bucket import Bucket
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.late_store import LateStore
 from tests.stateful.invariants import require
+from tests.stateful.lives import drawn_from
 from tests.stateful.peer_machine import (
     FINISH_AFTER_SECONDS,
     ROOM_BYTES,
@@ -75,12 +76,7 @@ class ThreeNodes:
         self.published: dict[Save, dict[str, bytes]] = {}
         self.promised: set[Save] = set()  # acknowledged at ``replicated``
         self.snapshot: Path | None = None
-        self.deeds: list[Callable[[], None]] = [
-            deed
-            for deed, weight in self._weighted()
-            if deed.__name__ in only or not only
-            for _ in range(weight)
-        ]
+        self.deeds = drawn_from(self._weighted(), only)
 
     def _weighted(self) -> list[tuple[Callable[[], None], int]]:
         return [

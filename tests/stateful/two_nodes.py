@@ -44,6 +44,7 @@ from tests.fakes.full_disk import FullDisk, FullVFS
 from tests.fakes.late_store import LateStore
 from tests.stateful.hands_on_disk import HandsOnDisk
 from tests.stateful.invariants import judge_bytes, require
+from tests.stateful.lives import drawn_from
 from tests.stateful.node import Node
 from tests.stateful.published import published_bytes
 from tests.stateful.real_drain import InCaller
@@ -111,12 +112,7 @@ class World:
         self.removed: set[str] = set()  # keys whose object other hands removed
         self.deleted: set[int] = set()
         self.hands = HandsOnDisk(self)
-        self.deeds: list[Callable[[], None]] = [
-            deed
-            for deed, weight in self._weighted()
-            if deed.__name__ in only or not only
-            for _ in range(weight)
-        ]
+        self.deeds = drawn_from(self._weighted(), only)
         self.deeds_meanwhile = [each for each in self.deeds if each.__name__ not in NOT_MEANWHILE]
 
     def _weighted(self) -> list[tuple[Callable[[], None], int]]:
