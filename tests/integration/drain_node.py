@@ -163,7 +163,7 @@ class Node:
         self.queue = QueueState(self.clock, fraction, weights)
         self.stats = self.seen = Seen(REMOTE, self.clock)
         self.checkpoints = Checkpoints(
-            self.store, self.bucket, self.changes, self.clock, hurry=self.queue.hurry
+            self.store, self.bucket, self.changes, self.clock, hurry=self.hurry
         )
         self.through = WriteThrough(self.store, self.bucket, self.queue, self.clock, remote=REMOTE)
         self.ingest = NodeIngest(
@@ -220,6 +220,11 @@ class Node:
 
     def seal(self, ids: SaveIds) -> None:
         self.checkpoints.seal(ids, None)
+
+    def hurry(self, run: str | None, step: int | None) -> None:
+        """Drain a step, a run, or (None) everything first, as the supervisor of a drain has it."""
+        self.queue.hurry(run, step)
+        self.changes.ring()
 
     def wait_durable(self, ids: SaveIds, timeout_seconds: float = 60.0) -> StepView:
         waited(self.checkpoints, ids.run, ids.step, None, Level.DURABLE, timeout_seconds)

@@ -85,7 +85,7 @@ def opened_and_closed(disks: Disks, *, claimed: bool) -> None:
     if claimed:
         node.put(ids(), "early", b"sent before")
         with node.draining():
-            node.queue.hurry("run", 5)
+            node.hurry("run", 5)
             node.wait_clean(ids(), "early")
     node.close()
 
@@ -157,7 +157,7 @@ def test_a_restored_disk_publishes_what_it_has_beside_what_it_sent_in_a_former_l
 
     def meanwhile(node: Node) -> None:
         node.put(ids(), "weights", before)
-        node.queue.hurry("run", 5)
+        node.hurry("run", 5)
         with node.draining():
             node.wait_clean(ids(), "weights")
 

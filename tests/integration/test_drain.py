@@ -191,7 +191,7 @@ def test_a_shard_replaced_while_it_drains_ends_as_its_last_version(
 ) -> None:
     first, second = patterned(LARGE), patterned(LARGE, seed=1)
     node.put(IDS, "large", first)
-    node.queue.hurry("run", 7)
+    node.hurry("run", 7)
     replace_at = threading.Barrier(2)
     original = objects.upload_part
 
@@ -219,7 +219,7 @@ def test_a_shard_deleted_after_it_was_sent_leaves_nothing_behind(
     node: Node, objects: FaultyObjectStore
 ) -> None:
     node.put(IDS, "small", b"hello")
-    node.queue.hurry("run", 7)
+    node.hurry("run", 7)
     sent, go_on = threading.Event(), threading.Event()
     original = objects.head
 
@@ -366,7 +366,7 @@ def test_an_overwrite_becomes_visible_when_it_is_whole(
     with node.draining():
         node.wait_durable(IDS)
         node.put(again, "small", b"new")
-        node.queue.hurry("run", 7)
+        node.hurry("run", 7)
         node.wait_until(lambda: node.save(again).location == "7~save-2")
         manifest = node.bucket.published("run", 7)
         assert manifest is not None

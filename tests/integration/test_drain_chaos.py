@@ -59,7 +59,7 @@ def test_everything_arrives_over_a_remote_that_fails_one_call_in_five(
                 body = patterned(size_bytes, seed=step)
                 if number == 2:
                     node.put(ids, f"shard-{number}", body[::-1])
-                    node.queue.hurry("run", step)  # it may be on its way when it is replaced
+                    node.hurry("run", step)  # it may be on its way when it is replaced
                 node.put(ids, f"shard-{number}", body)
                 expected[node.key(ids, f"shard-{number}")] = body
             node.seal(ids)

@@ -278,7 +278,7 @@ def test_a_sound_object_that_another_node_compressed_is_taken_as_it_is(
 ) -> None:
     other = Node(tmp_path / "another", objects)
     other.put(IDS, "shard", large[:size_bytes])
-    other.queue.hurry("run", 7)
+    other.hurry("run", 7)
     with other.draining(SIZE, compression=COMPRESSION):
         other.wait_clean(IDS, "shard")
     before = objects.head(other.key(IDS, "shard"))
@@ -300,7 +300,7 @@ def test_a_damaged_object_of_another_node_is_written_again(
 ) -> None:
     other = Node(tmp_path / "another", objects)
     other.put(IDS, "shard", large)
-    other.queue.hurry("run", 7)
+    other.hurry("run", 7)
     with other.draining(SIZE, compression=COMPRESSION):
         other.wait_clean(IDS, "shard")
     key = other.key(IDS, "shard")
@@ -352,7 +352,7 @@ def test_an_object_that_was_replaced_before_its_part_was_written_is_sent_again(
     node: Node, objects: FaultyObjectStore, large: bytes
 ) -> None:
     node.put(IDS, "middle", large[:SMALL])
-    node.queue.hurry("run", 7)
+    node.hurry("run", 7)
     with node.draining(SIZE, compression=COMPRESSION):
         node.wait_clean(IDS, "middle")
         objects.delete(node.key(IDS, "middle"))

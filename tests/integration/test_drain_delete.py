@@ -100,7 +100,7 @@ def test_an_object_that_the_drain_would_not_write_over_outlives_the_save(
     foreign(objects, IN_PLACE)
     node.put(IDS, "small", b"ours")
     node.put(IDS, "other", patterned(100_000))
-    node.queue.hurry("run", 7)
+    node.hurry("run", 7)
     with node.draining():
         node.wait_until(lambda: bool(node.state()["conflicts"]))
         node.wait_clean(IDS, "other")
@@ -116,7 +116,7 @@ def test_a_save_that_was_alone_is_deleted_without_a_word_of_others(
     caplog.set_level(logging.INFO, "cachetier")
     node.put(IDS, "small", b"ours")
     node.put(IDS, "unsealed", patterned(LARGE))
-    node.queue.hurry("run", 7)
+    node.hurry("run", 7)
     with node.draining():
         node.wait_clean(IDS, "unsealed")
         delete(node)

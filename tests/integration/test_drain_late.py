@@ -68,7 +68,7 @@ def node(tmp_path: Path, wire: Wire) -> Iterator[Node]:
 def held_on_the_wire(node: Node, wire: Wire) -> None:
     """Send rank 0's first version, and kill the service while its completion is under way."""
     node.put(ids(0), "weights", OLD)
-    node.queue.hurry("run", 5)
+    node.hurry("run", 5)
     with node.draining(abruptly=True):
         node.wait_until(lambda: wire.late is not None)
 

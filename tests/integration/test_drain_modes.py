@@ -182,7 +182,7 @@ def test_sound_planes_that_nobody_here_recorded_are_taken_as_they_are(
 ) -> None:
     other = Node(tmp_path / "another", objects)
     other.put(IDS, "large", numbers, element_size=4)
-    other.queue.hurry("run", 7)
+    other.hurry("run", 7)
     with other.draining(SIZE, compression="planes:1"):
         other.wait_clean(IDS, "large")
     before = found(other, "large")

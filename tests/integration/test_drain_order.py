@@ -122,7 +122,7 @@ def test_what_is_flushed_overtakes_and_the_rest_follows(
 ) -> None:
     node = make()
     steps = [save(node, "run", step) for step in (1, 2, 3, 4)]
-    node.queue.hurry("run", 4)
+    node.hurry("run", 4)
 
     with node.draining(SMALL):
         for ids in steps:

@@ -122,7 +122,7 @@ def test_each_rank_has_packs_of_its_own(node: Node, objects: FaultyObjectStore) 
 
 def test_shards_that_went_alone_before_the_seal_stay_alone(node: Node) -> None:
     node.put(IDS, "early", b"early")
-    node.queue.hurry("run", 7)
+    node.hurry("run", 7)
     with node.draining():
         node.wait_clean(IDS, "early")
         bodies = put_small(node, IDS, 4)

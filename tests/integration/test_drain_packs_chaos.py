@@ -29,7 +29,7 @@ def save(node: Node, step: int) -> dict[str, bytes]:
     for ids in ranks:
         node.put(ids, f"r{ids.rank}-3", b"replaced")
         if step % 2 == 0:
-            node.queue.hurry("run", step)  # it may be on its way when it is replaced
+            node.hurry("run", step)  # it may be on its way when it is replaced
         bodies |= put_small(node, ids, 8)
     bodies["large"] = patterned(LARGE, step)
     node.put(ranks[0], "large", bodies["large"])

@@ -40,7 +40,7 @@ def begun_upload(node: Node, objects: FaultyObjectStore) -> None:
     """Leave an upload of the save behind, as a drain that was killed in it does."""
     objects.add(fail("upload_part", 1, RemoteRefusedError))
     node.put(IDS, "large", patterned(LARGE))
-    node.queue.hurry("run", 7)
+    node.hurry("run", 7)
     with node.draining():
         node.wait_until(lambda: not objects.pending)
     assert "7/large" in unfinished(objects)

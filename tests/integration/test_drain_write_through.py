@@ -234,7 +234,7 @@ def test_the_drain_keeps_off_a_name_that_is_being_written(
     stage = opened(node, "small", None)
     node.put(IDS, "small", b"hello")
     with node.draining():
-        node.queue.hurry("run", 7)
+        node.hurry("run", 7)
         node.put(IDS, "other", b"drains")
         node.wait_clean(IDS, "other")
         assert objects.head(node.key(IDS, "small")) is None
