@@ -89,14 +89,24 @@ class PeerAnswers:
             on_disk = self._on_disk(shard, held)
             flight: Flight | None = None
             for number in range(first, end):
-                block = self._arrived(shard, number) or on_disk(number)
+                block = yield from self._here(shard, number, on_disk)
                 while block is None:
                     flight = flight or self._flight(shard, number, end, wanted)
                     block = flight.block(number, BEAT_SECONDS)
                     if block is None:
                         yield None
-                        block = self._arrived(shard, number)
+                        block = yield from self._here(shard, number, on_disk)
                 yield block
+
+    def _here(
+        self, shard: Shard, number: int, on_disk: _ReadBlock
+    ) -> Generator[None, None, Bytes | None]:
+        """Yield None while a busy disk is read, and return the block, or None if it is not here."""
+        looked = self._looking.submit(lambda: self._arrived(shard, number) or on_disk(number))
+        try:
+            return (yield from _awaited(looked))
+        finally:
+            wait([looked])  # the caller closes the file next
 
     def _shard(self, wanted: WantedBlocks) -> Shard:
         if is_mount(wanted.run):

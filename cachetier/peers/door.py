@@ -289,12 +289,9 @@ class _PeerRequest(BaseHTTPRequestHandler):
         self._send_chunk(b"")
 
     def _send_block(self, block: Bytes | None) -> None:
-        if block is None:
-            self._send_chunk(ALIVE)
-        else:
-            self._send_chunk(BYTES)
-            if len(block):
-                self._send_chunk(block)
+        for piece in (ALIVE,) if block is None else (BYTES, block):
+            if len(piece):  # an empty chunk ends the answer
+                self._send_chunk(piece)
         self.wfile.flush()
 
     def _send_chunk(self, data: Bytes) -> None:

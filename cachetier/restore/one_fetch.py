@@ -14,6 +14,7 @@ document against the digest that its reader knows.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,7 +44,9 @@ log = logging.getLogger(__name__)
 FLIGHTS_AT_ONCE = 12  # what a fetcher that is killed had half of is fetched again
 KEPT_BYTES = 128 << 20  # for peers that come to a range late
 KEPT_DOCUMENTS = 256
-ROUTED_AT_ONCE = 32  # ranges that a node wants at once, most of them from peers
+# Ranges that a node wants at once, most of them from peers. Each is a thread there and here: with
+# more than the processors get round to, all wait so long that peers take each other for dead.
+ROUTED_AT_ONCE = min(32, 8 + 2 * len(os.sched_getaffinity(0)))
 PEERS_TRIED = 3
 HELD_SECONDS = 10.0
 ASKED_AT_ONCE = 16
@@ -177,12 +180,11 @@ class Flights:
                 covers = held[0] == shard.version and held[1] <= first and end <= held[2]
                 key = held if covers and not each.failed else key
             flight = self._flights.pop(key, None)
-            begins = flight is None or flight.failed
-            flight = Flight() if flight is None or flight.failed else flight
+            if flight is None or flight.failed:
+                flight = Flight()
+                self._threads.submit(copy_context().run, flight.fly, source, wanted)
             self._flights[key] = flight
             self._forget()
-            if begins:
-                self._threads.submit(copy_context().run, flight.fly, source, wanted)
         return flight
 
     def _forget(self) -> None:

@@ -218,13 +218,10 @@ class HttpPeer:
                     headers = {**self._headers, "Content-Length": str(length)}
                     connection.request("POST", path, _counted(head, call[1]), headers)
                 return connection, connection.getresponse()
-            except (ConnectionResetError, BrokenPipeError):
+            except BaseException as error:
                 connection.close()
-                if idle is None:
+                if idle is None or not isinstance(error, ConnectionResetError | BrokenPipeError):
                     raise
-            except BaseException:
-                connection.close()
-                raise
 
 
 class _Connection(http.client.HTTPConnection):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ from cachetier.carriers.stored_blocks import StoredBlocks
 from cachetier.errors import IntegrityError, RemoteError, StoppingError, TransientError
 from cachetier.local.catalog import shards
 from cachetier.model.shard import Shard
+from cachetier.peers import answers
+from cachetier.remote.neighbours.client import WantedBlocks
 from cachetier.remote.neighbours.membership import ranked
 from cachetier.restore.one_fetch import FLIGHTS_AT_ONCE, HELD_SECONDS, Flights
 from cachetier.restore.remote_shard import Range, RemoteShard
@@ -192,6 +195,33 @@ def test_damaged_bytes_on_a_peers_disk_are_not_sent(lab: PeerLab, clock: FakeClo
     assert not reader.failed_peers
     assert 0 < lab.read_bytes <= len(DATA)
     assert holder.node.rows()[0].lacks_bytes
+
+
+def test_a_peer_whose_disk_is_busy_says_that_it_is_alive_and_closes_no_file_in_use(
+    lab: PeerLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, *_ = lab.nodes
+    lab.publish(holder.node, {"a": DATA})
+    go_on, really, still_open = threading.Event(), answers._read, []
+
+    def slow(descriptor: int, shard: Shard, number: int) -> answers.Bytes | None:
+        go_on.wait(60.0)
+        still_open.append(os.fstat(descriptor).st_size == len(DATA))
+        return really(descriptor, shard, number)
+
+    monkeypatch.setattr(answers, "_read", slow)
+    found = holder.answers.blocks(
+        WantedBlocks("run", 1, "save", "a", content_of(DATA).digest, 0, 2, held=True)
+    )
+    assert next(found) is None
+    go_on.set()
+    assert bytes(next(each for each in found if each is not None)) == DATA[:BLOCK_BYTES]
+
+    go_on.clear()
+    assert next(found) is None
+    threading.Timer(0.05, go_on.set).start()
+    del found  # the reader has hung up
+    assert still_open == [True, True]
 
 
 def test_what_a_peer_saved_is_read_from_its_disk_and_not_from_the_bucket(lab: PeerLab) -> None:
