@@ -87,7 +87,7 @@ from cachetier.status.report import Addresses, Door, NodeReport
 from cachetier.status.warnings import Machine
 from cachetier.steps.incidents import Incidents
 from cachetier.steps.leaving import Course, Leaving
-from cachetier.steps.operations import Checkpoints
+from cachetier.steps.operations import Checkpoints, Replication
 from cachetier.steps.unflushed import UnflushedNotes
 from cachetier.steps.waits import Waits
 from cachetier.steps.whole_steps import WholeSteps
@@ -393,7 +393,11 @@ class Service:
             self._changes,
             self._clock,
             hurry=self._drain.hurry,
-            hurry_replicas=self._drain.hurry_replicas,
+            replication=Replication(
+                self._drain.hurry_replicas,
+                self._drain.refusals,
+                self._settings.when_full is WhenFull.REJECT,
+            ),
             published=self._restore.published,
         )
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -28,6 +28,7 @@ from cachetier_client.identity.places import has_one_step
 from cachetier_client.trace_context import brought_along
 
 from cachetier.errors import (
+    BackpressureError,
     FencedError,
     IntegrityError,
     InvalidRequestError,
@@ -81,6 +82,20 @@ BRANCHES_AT_ONCE = 16  # each of them some requests to a remote
 Hurry = Callable[[str | None, int | None], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """The copies that somebody waits for: at ``replicated``.
+
+    ``hurry`` has the drains bring a step first to the replicas; ``refusals`` says of each remote
+    why, since an instant, it takes nothing of a step, or None. ``rejects``: if none takes it those
+    who wait are told so at once.
+    """
+
+    hurry: Hurry = lambda _run, _step: None
+    refusals: Callable[[str, int, float], list[str | None]] = lambda _run, _step, _since: []
+    rejects: bool = False
+
+
 class Checkpoints:
     """Looks at and changes whole steps. Thread-safe.
 
@@ -92,7 +107,7 @@ class Checkpoints:
         changes: Rung by whoever changes anything.
         clock: For rows and deadlines.
         hurry: Has the drain bring a step first to where it must be.
-        hurry_replicas: Has it bring it first to the replicas too.
+        replication: The copies that somebody waits for.
         published: What all remotes say; of the durable one alone by default.
         remote: See ``bucket``.
     """
@@ -105,7 +120,7 @@ class Checkpoints:
         clock: Clock,
         *,
         hurry: Hurry = lambda _run, _step: None,
-        hurry_replicas: Hurry = lambda _run, _step: None,
+        replication: Replication = Replication(),
         published: PublishedSteps | None = None,
         remote: str = DURABLE,
     ) -> None:
@@ -113,7 +128,7 @@ class Checkpoints:
         self._changes = changes
         self._clock = clock
         self._hurry = hurry
-        self._hurry_replicas = hurry_replicas
+        self._replication = replication
         durable = Remote(remote, bucket)
         knowledge = published.knowledge if published else Knowledge(store, durable, clock)
         self._published = published or PublishedSteps(store, durable, knowledge=knowledge)
@@ -464,6 +479,7 @@ class Checkpoints:
 
         Raises:
             NotDurableError: Not in time.
+            BackpressureError: No remote takes it, and those who wait are told so at once.
             IntegrityError, SaveSupersededError, StepPublishedError, AbortedError: It never will.
             LocalOnlyError: It will not unless it is flushed.
             NotFoundError: There is no such step or shard.
@@ -474,19 +490,35 @@ class Checkpoints:
         if level not in HERE:
             self._hurry(run, step)
         if level is Level.REPLICATED:
-            self._hurry_replicas(run, step)
+            self._replication.hurry(run, step)
+
+        what = f"step {step}" if name is None else f"shard {name} of step {step}"
+        since = self._clock.now()
+
+        def refusals() -> list[str | None]:
+            return self._replication.refusals(run, step, since) if level is Level.REPLICATED else []
 
         def look() -> float | AskBucket[float] | None:
-            if name is not None:
-                reached = self._shard_reached(run, step, name, level)
-                return self._age(run, step) if reached else None
-            return self._step_reached(run, step, level)
+            found: float | AskBucket[float] | None = None
+            if name is None:
+                found = self._step_reached(run, step, level)
+            elif self._shard_reached(run, step, name, level):
+                found = self._age(run, step)
+            if (
+                found is None
+                and self._replication.rejects
+                and (why := refusals())
+                and None not in why
+            ):
+                text = "; ".join([f"{what} is not {level}", *map(str, why)])
+                raise BackpressureError(text, run=run, step=step)
+            return found
 
         def late(seconds: float) -> float:
-            what = f"step {step}" if name is None else f"shard {name} of step {step}"
-            raise NotDurableError(
-                f"{what} is not {level} after {seconds:g} s", run=run, step=step, name=name
+            text = "; ".join(
+                [f"{what} is not {level} after {seconds:g} s", *filter(None, refusals())]
             )
+            raise NotDurableError(text, run=run, step=step, name=name)
 
         return Question(("level", run, step, name, level), look, late)
 

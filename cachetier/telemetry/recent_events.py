@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,14 +33,14 @@ class RecentEvents(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self._form = ConsoleLines(())
-        self._guard = threading.Lock()
         self._repeats = Repeats()
         self._events: deque[RecentEvent] = deque(maxlen=KEPT)
         self._number = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        with self._guard:
-            self._events += map(self._event, self._repeats.written(record))
+        # The handler's lock is held, which lets its own thread in again: what is collected here may
+        # tell of its end.
+        self._events += map(self._event, self._repeats.written(record))
 
     def _event(self, record: logging.LogRecord) -> RecentEvent:
         event, message, fields = parts_of(record)
@@ -58,7 +57,8 @@ class RecentEvents(logging.Handler):
         )
 
     def newest_first(self) -> list[RecentEvent]:
-        with self._guard:
+        assert self.lock is not None
+        with self.lock:
             return list(reversed(self._events))
 
     def listen(self) -> Callable[[], None]:

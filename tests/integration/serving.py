@@ -68,6 +68,9 @@ class IdleDrain(Drains):
     def hurry_replicas(self, run: str | None, step: int | None) -> None:
         """There are none."""
 
+    def refusals(self, _run: str, _step: int, _since: float) -> list[str | None]:
+        return []
+
     def nudge(self) -> None:
         """Nothing to wake."""
 

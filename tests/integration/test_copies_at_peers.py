@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cachetier.errors import BackpressureError, CachetierError, NotDurableError
 from cachetier.local.catalog import notes
+from cachetier.peers.keeper import KeptObjects
 from cachetier.remote.neighbours import client
 from cachetier.testing.moto_server import moto_server
 from cachetier.testing.s3_endpoint import S3Endpoint
@@ -42,7 +44,7 @@ def place(endpoint: S3Endpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sit
 class Cluster:
     """Nodes that keep copies for each other."""
 
-    def __init__(self, place: Site, count: int = 3, copies: int = 1, **settings: Any) -> None:
+    def __init__(self, place: Site, count: int = 3, copies: Any = 1, **settings: Any) -> None:
         self.place = place
         self._copies = copies
         self._settings = settings
@@ -100,11 +102,15 @@ def knows_a_step(node: Node) -> bool:
     return node.client.latest(RUN, "replicated") is not None
 
 
-def kept_bytes(node: Node) -> int:
+def keeper_of(node: Node) -> KeptObjects:
     peers = node.service._peers
     assert peers is not None
     assert peers.keeper is not None
-    return peers.keeper.used_bytes
+    return peers.keeper
+
+
+def kept_bytes(node: Node) -> int:
+    return keeper_of(node).used_bytes
 
 
 def test_a_step_outlives_its_node_while_the_bucket_is_cut_off(cluster: Cluster) -> None:
@@ -122,6 +128,26 @@ def test_a_step_outlives_its_node_while_the_bucket_is_cut_off(cluster: Cluster) 
         assert (latest.step, latest.levels) == (1, ("replicated",))
         for name, body in BODIES.items():
             assert bytes(node.client.get_shard(RUN, 1, name)) == body
+
+
+@pytest.mark.parametrize(
+    ("when_full", "kind", "seconds"),
+    [("reject", BackpressureError, SECONDS), ("wait", NotDurableError, 4.0)],
+)
+def test_a_copy_that_no_peer_has_room_for_is_refused_or_waits_and_each_peer_is_named(
+    place: Site, when_full: str, kind: type[CachetierError], seconds: float
+) -> None:
+    with closing(Cluster(place, when_full=when_full)) as made:
+        owner, *others = made.nodes
+        place.far.stop()
+        owner.save(1, BODIES)
+        owner.client.wait(RUN, 1, "replicated", SECONDS)  # they have found each other
+        for each in others:
+            keeper_of(each).room_bytes = 1
+        owner.save(2, BODIES)
+        with pytest.raises(kind, match="it has no room for copies") as refused:
+            owner.client.wait(RUN, 2, "replicated", seconds)
+        assert any(each.service.store.store_id in str(refused.value) for each in others)
 
 
 def test_copies_go_once_the_step_is_durable(cluster: Cluster) -> None:

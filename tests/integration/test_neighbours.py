@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 from cachetier_client.io.digests import digest_of
 
-from cachetier.errors import PreconditionFailedError, TransientError, UploadGoneError
+from cachetier.errors import (
+    BackpressureError,
+    PreconditionFailedError,
+    TransientError,
+    UploadGoneError,
+)
 from cachetier.peers.keeper import KeptObjects
 from cachetier.remote.base import IF_ABSENT
 from cachetier.remote.neighbours import client, membership
@@ -82,7 +87,7 @@ def test_the_next_is_asked_for_one_that_is_full_and_none_is_told_by_name(
     put(store, "run/1/b")
     assert three.holders("run/1/b") == [3 - first]
     fill(three.nodes[3 - first].keeper)
-    with pytest.raises(TransientError, match=r"takes a copy: .*no room for copies"):
+    with pytest.raises(BackpressureError, match=r"takes a copy: .*no room for copies"):
         put(three.nodes[0].store(), "run/1/c")
     assert store.get(KEY) == BODY  # what is kept stays
 

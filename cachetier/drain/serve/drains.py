@@ -59,6 +59,10 @@ class Drains:
         for drain in self._replicas:
             drain.hurry(run, step)
 
+    def refusals(self, run: str, step: int, since: float) -> list[str | None]:
+        """Return of each remote why it takes nothing of a step now; None where it may."""
+        return [drain.refusal(run, step, since) for drain in self._all]
+
     def nudge(self) -> None:
         self._durable.nudge()  # they share one bell
 

@@ -21,6 +21,7 @@ from cachetier.drain.schedule.tasks import Work
 from cachetier.drain.serve.eta import WINDOW_UPLOADS, FinishedUpload, measured_rate
 from cachetier.drain.upload.compression_log import CompressionLog
 from cachetier.drain.upload.stopwatch import Phases
+from cachetier.errors import BackpressureError
 from cachetier.local.catalog.rows import Summary
 from cachetier.model.checkpoint import Save
 from cachetier.model.objects import ObjectVersion
@@ -301,6 +302,16 @@ class DrainStats:
                 "step": work.save.step,
                 "name": work.name,
             }
+
+    def refusal(self, run: str, step: int, since: float) -> str | None:
+        """Return why the remote takes nothing: it is away, or had no room for a step lately."""
+        with self._lock:
+            remote, error = self._now.remote, self._now.last_error or {}
+        if remote.state in ("unreachable", "refused"):
+            return f"{remote.name}: {remote.reason}"
+        of_step = (error.get("code"), error.get("run"), error.get("step"))
+        full = of_step == (BackpressureError.code, run, step) and error["at"] >= since
+        return f"{remote.name}: {error['message']}" if full else None
 
     def tell_failure(
         self, work: Work, code: str, message: str, seconds: float, attempt: int | None

@@ -243,6 +243,10 @@ class Supervisor:
         rate = self._stats.rate(self.queue.in_flight())
         return etas(backlog, rate, self.queue.hurried, self.queue.weights)
 
+    def refusal(self, run: str, step: int, since: float) -> str | None:
+        """Return why its remote takes nothing of a step now; see ``DrainStats.refusal``."""
+        return self._stats.refusal(run, step, since)
+
     def state(self) -> DrainSnapshot:
         """Return this drain as it is now."""
         return self._stats.snapshot(self.queue.in_flight())

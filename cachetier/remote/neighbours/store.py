@@ -105,7 +105,7 @@ class NeighbourStore:
         self._monotonic = monotonic
         self._threads = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="neighbours")
         self._lock = threading.Lock()
-        self._full_until: dict[str, float] = {}
+        self._full: dict[str, tuple[float, CachetierError]] = {}  # until when, and what they said
         self._places: dict[str, tuple[HttpPeer, ObjectInfo]] = {}
 
     # --- reads -----------------------------------------------------------------------------------
@@ -356,14 +356,20 @@ class NeighbourStore:
 
     def _keepers(self, order: Iterable[HttpPeer]) -> list[HttpPeer]:
         """Return those of other failure domains, but for the ones that were full a moment ago."""
-        now = self._monotonic()
-        full = {name for name, until in self._full_until.items() if until > now}
+        full = self._full_now()
         return [each for each in order if self._is_elsewhere(each) and each.name not in full]
 
-    def _nowhere(self, refusals: Sequence[CachetierError]) -> TransientError:
-        why = "; ".join(each.message for each in refusals)
-        return TransientError(
-            f"no peer of another failure domain takes a copy: {why or 'none has room, or answers'}",
+    def _full_now(self) -> dict[str, CachetierError]:
+        now = self._monotonic()
+        with self._lock:
+            return {name: error for name, (until, error) in self._full.items() if until > now}
+
+    def _nowhere(self, refusals: Sequence[CachetierError]) -> CachetierError:
+        full = self._full_now()
+        why = dict.fromkeys(each.message for each in (*full.values(), *refusals))
+        kind = BackpressureError if full else TransientError  # of a remote that is away
+        return kind(
+            f"no peer of another failure domain takes a copy: {'; '.join(why) or 'none answers'}",
             hint="Wait, or raise the room in `peers.copies`; `cachetier status` says who is away.",
         )
 
@@ -381,7 +387,7 @@ class NeighbourStore:
         except CachetierError as error:
             if isinstance(error, BackpressureError):
                 with self._lock:
-                    self._full_until[peer.name] = self._monotonic() + FULL_SECONDS
+                    self._full[peer.name] = self._monotonic() + FULL_SECONDS, error
             self._membership().failed(peer, error)
             raise
         return msgspec.json.decode(answer, type=kind)
