@@ -23,7 +23,7 @@ from cachetier_client.clock import Clock
 from cachetier_client.errors import InvalidNameError
 from cachetier_client.identity.names import RESERVED_SEGMENT, parsed_step
 
-from cachetier.errors import CachetierError, RemoteError
+from cachetier.errors import CachetierError, IntegrityError, RemoteError
 from cachetier.local.catalog import copies
 from cachetier.local.store import Store
 from cachetier.model.names import PEERS_NAME
@@ -90,15 +90,20 @@ class KeptSaves:
             self._ring()
         self._keeper.drop_idle_uploads()
         self._finisher.listen()
-        for (run, step), saves in self._kept().items():
-            seen = self._bucket.manifest(run, step, self._seen.get((run, step)))
-            self._seen[run, step] = seen
-            durable = manifest_of(seen)
-            for save_id, keys in saves.items():
-                if has_ended(save_id, durable) or self._finisher.finish(
-                    (run, step, save_id), durable, keys
-                ):
-                    self._release(keys)
+        for which, saves in self._kept().items():
+            try:
+                self._look_at(which, saves)
+            except IntegrityError as error:  # the other steps do not wait for a person
+                tell(log, events.PEERS_TROUBLE, problem=f"copies of a peer: {error.message}")
+
+    def _look_at(self, which: tuple[str, int], saves: Mapping[str, list[str]]) -> None:
+        self._seen[which] = self._bucket.manifest(*which, self._seen.get(which))
+        durable = manifest_of(self._seen[which])
+        for save_id, keys in saves.items():
+            if has_ended(save_id, durable) or self._finisher.finish(
+                (*which, save_id), durable, keys
+            ):
+                self._release(keys)
 
     def _work(self) -> None:
         while not self._stopping.wait(LOOK_SECONDS):

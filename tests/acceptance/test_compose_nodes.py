@@ -12,10 +12,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
-from cachetier_client import Client
+from cachetier_client import CachetierClientError, Client
 
 from tests.acceptance.stack import Stack, eventually, free_ports
 
@@ -102,29 +103,62 @@ def nodes(stack: Stack) -> Iterator[Nodes]:
         yield made
 
 
-def test_three_nodes_that_are_peers_read_a_step_from_the_store_once(
-    stack: Stack, tmp_path: Path
-) -> None:
+@pytest.fixture
+def peers(stack: Stack, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Nodes]:
+    """Three nodes that are peers, with the settings that a test names."""
     token = tmp_path / "peers.token"
     token.write_text(secrets.token_hex(32))
     os.chown(token, OWNER, OWNER)
     token.chmod(0o400)
     settings = {"PEERS_NETWORK": "acceptance-peers", "PEERS_TOKEN_FILE": str(token)}
     files = (*stack.files, "deploy/compose-peers.yml")
+    chosen = stack.settings | settings | getattr(request, "param", {})
     stack.docker.run("network", "create", settings["PEERS_NETWORK"])
     try:
-        with nodes_of(replace(stack, files=files, settings=stack.settings | settings)) as nodes:
+        with nodes_of(replace(stack, files=files, settings=chosen)) as nodes:
             nodes.start_three()
-            nodes.save(1, "node-a")
-            with nodes.client("node-a") as client:
-                client.wait(RUN, 1, "durable", 60)
-            for name in ("node-b", "node-c"):
-                nodes.verb(name, "restore", RUN)
-                came = json.loads(nodes.verb(name, "status", "--json"))["restore"]
-                assert came["from_peers_bytes"] == len(shard_of(1, 0))
-                assert came["from_remotes_bytes"] == 0
+            yield nodes
     finally:
         stack.docker.run("network", "rm", settings["PEERS_NETWORK"])
+
+
+def test_three_nodes_that_are_peers_read_a_step_from_the_store_once(peers: Nodes) -> None:
+    peers.save(1, "node-a")
+    with peers.client("node-a") as client:
+        client.wait(RUN, 1, "durable", 60)
+    for name in ("node-b", "node-c"):
+        peers.verb(name, "restore", RUN)
+        came = json.loads(peers.verb(name, "status", "--json"))["restore"]
+        assert came["from_peers_bytes"] == len(shard_of(1, 0))
+        assert came["from_remotes_bytes"] == 0
+
+
+def knows_the_step(client: Client) -> bool:
+    with suppress(CachetierClientError):  # the store hangs
+        return client.latest(RUN, "replicated") is not None
+    return False
+
+
+@pytest.mark.parametrize(
+    "peers", [{"PEERS_COPIES": "1", "CACHETIER_EXPOSURE_OBJECTIVE": "60s"}], indirect=True
+)
+def test_one_of_three_nodes_is_lost_for_good_and_its_neighbours_go_on(peers: Nodes) -> None:
+    peers.running["node-a"].compose("pause", "seaweedfs")
+    peers.save(1, "node-c")
+    with peers.client("node-c") as client:
+        assert client.wait(RUN, 1, "replicated", 120).level == "replicated"
+    peers.running.pop("node-c").down()  # its volume too
+
+    for name in ("node-a", "node-b"):
+        with peers.client(name) as client:
+            eventually(partial(knows_the_step, client), seconds=180)
+            assert bytes(client.get_shard(RUN, 1, "rank-0")) == shard_of(1, 0)
+    peers.save(2, "node-a", "node-b")  # the job goes on
+
+    peers.running["node-a"].compose("unpause", "seaweedfs")
+    with peers.client("node-b") as client:
+        for step in (1, 2):  # a neighbour has brought the first one
+            assert client.wait(RUN, step, "durable", 180).level == "durable"
 
 
 def test_a_node_is_upgraded_under_a_job_and_another_is_lost_and_replaced(nodes: Nodes) -> None:

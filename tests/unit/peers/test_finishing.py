@@ -28,6 +28,7 @@ from cachetier.model.lifecycle import SaveState, ShardState
 from cachetier.model.policy import DRAIN_ALL
 from cachetier.peers.finishing import AGAIN_SECONDS, Finisher
 from cachetier.peers.keeper import FOLDER, KeptObjects
+from cachetier.peers.kept_saves import KeptSaves
 from cachetier.remote.bucket import Bucket
 from tests.fakes.fake_clock import FakeClock
 from tests.fakes.memory_store import MemoryObjectStore
@@ -235,3 +236,22 @@ def test_a_save_that_replaced_the_one_in_the_bucket_is_finished(peer: Peer) -> N
     peer.publish("save", replaces=("older",))
     assert peer.look(AFTER_SECONDS + 1) == sorted(BODIES)
     assert not peer.is_over
+
+
+def test_a_step_whose_manifest_is_unreadable_keeps_its_copies_and_holds_up_no_other(
+    peer: Peer,
+) -> None:
+    bucket = Bucket(MemoryObjectStore(), Layout())
+    broken, ended = (Layout().manifest_key("run", step) for step in (0, 1))
+    bucket.objects.put(broken, b"rotten", digest=digest_of(b"rotten"))
+    manifest = peer.publish("save")
+    document, nonce = encode(manifest), {MANIFEST_NONCE_KEY: manifest.nonce}
+    bucket.objects.put(ended, document, digest=digest_of(document), metadata=nonce)
+    metadata = object_metadata("save", f"{OWNER}-epoch", 7, content_of(b"body"))
+    older = Layout().shard_key("run", "0", "small")
+    peer.keeper.put(older, b"body", digest=digest_of(b"body"), metadata=metadata)
+    looks = KeptSaves(peer.node.store, peer.keeper, peer.finisher, bucket, lambda: None, peer.clock)
+
+    looks.look()
+
+    assert [each.key for each in peer.keeper.listed("")] == [older]
