@@ -172,8 +172,7 @@ class PeerAnswers:
         copies = () if wanted.held else self._restore.sources.of(shard)
         if not copies:
             raise NotFoundError(f"shard {shard.name} is not on this node", **shard.context)
-        of_range = copies[0].blocks(first, end - first)
-        return self._one_fetch.flights.of(shard, copies[0], of_range)
+        return self._one_fetch.flights.of(shard, copies[0], copies[0].blocks(first, end - first))
 
 
 def _awaited(future: Future[Result]) -> Generator[None, None, Result]:

@@ -396,7 +396,7 @@ class Service:
             replication=Replication(
                 self._drain.hurry_replicas,
                 self._drain.refusals,
-                self._settings.when_full is WhenFull.REJECT,
+                self._settings.when_full is WhenFull.REJECT and self._settings.copies > 0,
             ),
             published=self._restore.published,
         )

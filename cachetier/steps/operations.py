@@ -510,8 +510,12 @@ class Checkpoints:
                 and (why := refusals())
                 and None not in why
             ):
-                text = "; ".join([f"{what} is not {level}", *map(str, why)])
-                raise BackpressureError(text, run=run, step=step)
+                raise BackpressureError(
+                    "; ".join([f"{what} is not {level}", *map(str, why)]),
+                    hint="Call again once a remote is back or has room: `cachetier status` tells.",
+                    run=run,
+                    step=step,
+                )
             return found
 
         def late(seconds: float) -> float:

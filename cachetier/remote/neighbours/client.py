@@ -265,17 +265,22 @@ def _pieces(answer: http.client.HTTPResponse, size_bytes: int) -> Iterator[memor
 
 
 def _blocks(answer: http.client.HTTPResponse, size_bytes: int) -> Iterator[memoryview]:
-    """Yield so many bytes, block by block; each comes within its time, however it drips."""
+    """Yield so many bytes, block by block; each comes within its time, however it drips.
+
+    A block lasts until the next one.
+    """
+    buffer = memoryview(bytearray(min(size_bytes, BLOCK_BYTES)))
     while size_bytes:
         _await(answer)
-        block, wanted = bytearray(), min(size_bytes, BLOCK_BYTES)
+        came, wanted = 0, min(size_bytes, BLOCK_BYTES)
         slow_at = time.monotonic() + BLOCK_SECONDS
-        while len(block) < wanted:
-            piece = answer.read1(min(wanted - len(block), SLICE_BYTES))  # what is there by now
+        while came < wanted:
+            piece = answer.read1(min(wanted - came, SLICE_BYTES))  # what is there by now
             if not piece or time.monotonic() > slow_at:
                 raise http.client.HTTPException("it breaks off, or is very slow")
-            block += piece
-        yield memoryview(block)
+            buffer[came : came + len(piece)] = piece
+            came += len(piece)
+        yield buffer[:wanted]
         size_bytes -= wanted
     if answer.read(1):
         raise http.client.HTTPException("more than was asked for")
