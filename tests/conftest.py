@@ -46,6 +46,7 @@ FOREIGN_NAMES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
+ID_CHARACTERS = 200
 KEPT_NAMES = (ACCEPTANCE, "CACHETIER_BASE_IMAGE")
 HERMETIC = {
     "CACHETIER_TOKEN": TOKEN,  # of each service, and of each client
@@ -89,6 +90,13 @@ def pytest_report_header() -> str:
     return slices.described()
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Name what is large by its length: its bytes would travel in the name of each test."""
+    if isinstance(val, str | bytes) and len(val) > ID_CHARACTERS:
+        return f"{argname}_of_{len(val)}"
+    return None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with the folder it lives in, and skip acceptance unless asked for.
 
@@ -107,8 +115,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tier = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if tier in TIERS and tier != "acceptance":
             item.add_marker(tier)
+        together = _shares(item) and not slices.everything()  # of all faults, workers share any
+        if together and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         if item.get_closest_marker("acceptance") and not wanted:
             item.add_marker(skipped)
+
+
+def _shares(item: pytest.Item) -> bool:
+    """Return whether a test takes a fixture that its module makes once: each worker would."""
+    module = item.nodeid.partition("::")[0]
+    fixtures = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    used = [each[-1] for each in fixtures.values()]
+    return any(each.scope == "module" and each.baseid == module for each in used)
+
+
+@pytest.fixture
+def courteous_drains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the drains of this test step behind everybody else, as they do on a node."""
+    monkeypatch.setattr(ForkedDrain, "is_courteous", True)
 
 
 @pytest.fixture(scope="module", autouse=True)

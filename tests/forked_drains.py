@@ -1,8 +1,9 @@
 """Drains of services in this process are forked by one that has imported what a drain needs.
 
-To import it takes a drain 0.9 s of processor time, which was most of many a test. Otherwise it is
-what it is on a node: a process in a session of its own, with the environment of a drain. Services
-in processes of their own start theirs as anywhere.
+To import it takes a drain 0.9 s of processor time, which was most of many a test. Nor does it step
+behind everybody else, but in tests of that: beside workers that are busy it would hardly run, and
+outcomes depend on speed. Otherwise it is what it is on a node: a process in a session of its own,
+with the environment of a drain. Services in processes of their own start theirs as anywhere.
 """
 
 from __future__ import annotations
@@ -16,19 +17,24 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import IO
 
 import botocore.session
 
+from cachetier.drain.priority import apply
 from cachetier.drain.process import main
 from cachetier.drain.serve import supervisor
 
 _MESSAGE_BYTES = 256 << 10
+PATHS = "PYTHONPATH"
 _one_forker = threading.Lock()
 
 
 class ForkedDrain:
     """A drain as ``subprocess.Popen`` shows it, as far as its supervisor looks."""
+
+    is_courteous = False
 
     def __init__(self, theirs: socket.socket, arguments: list[str]) -> None:
         self.returncode: int | None = None
@@ -36,7 +42,7 @@ class ForkedDrain:
         self.stderr: IO[bytes] = os.fdopen(reader, "rb")
         self._told, told = socket.socketpair()
         environment = supervisor.environment_of_drain(os.environ)
-        message = json.dumps([arguments, environment]).encode()
+        message = json.dumps([arguments, environment, self.is_courteous]).encode()
         with told, os.fdopen(writer, "wb"):
             descriptors = [theirs.fileno(), writer, told.fileno()]
             with _one_forker:  # the drains of two remotes start at once
@@ -103,7 +109,7 @@ def fork_for(asked: socket.socket) -> None:
 
 def _fork_one(message: bytes, channel: int, errors: int, told: int) -> int:
     """Fork a drain, and tell its number and, when it has ended, how."""
-    arguments, environment = json.loads(message)
+    arguments, environment, is_courteous = json.loads(message)
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -113,6 +119,8 @@ def _fork_one(message: bytes, channel: int, errors: int, told: int) -> int:
         os.close(errors)
         os.environ.clear()
         os.environ.update(environment)
+        if not is_courteous:
+            stay_in_line()
         os._exit(_drain(channel, parent, arguments))
     os.close(channel)
     os.close(errors)
@@ -120,6 +128,19 @@ def _fork_one(message: bytes, channel: int, errors: int, told: int) -> int:
     _, status = os.waitpid(pid, 0)
     os.write(told, b"%d\n" % os.waitstatus_to_exitcode(status))
     return 0
+
+
+def in_line() -> dict[str, str]:
+    """Return the environment of a service whose drains do not step behind everybody else either."""
+    tests = Path(__file__).parent
+    paths = [str(tests / "in_line"), str(tests.parent), *filter(None, [os.environ.get(PATHS)])]
+    return {PATHS: os.pathsep.join(paths)}
+
+
+def stay_in_line() -> None:
+    """Let none of the measures of courtesy take effect, as where the system refuses them all."""
+    for measure in ("_nice", "_io_idle", "_autogroup", "_entered_group"):
+        setattr(apply, measure, lambda *_: None)
 
 
 def _drain(channel: int, parent: int, arguments: list[str]) -> int:

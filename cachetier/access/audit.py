@@ -58,14 +58,11 @@ class Audit:
             ConfigError: The file cannot be written.
         """
         self._handler = _handler_for(target)
+        self.is_on = self._handler is not None
         self._now = now
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._refused: dict[tuple[object, ...], _Refused] = {}
-
-    @property
-    def is_on(self) -> bool:
-        return self._handler is not None
 
     def done(self, operation: str, outcome: str, caller: Caller, **what: Any) -> None:
         """Write that ``caller`` was let do something; ``outcome`` is ``ok``, or an error's code."""

@@ -19,7 +19,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from select import POLLIN, poll
 from select import select as wait_for
@@ -256,7 +255,7 @@ class Carrier:
 
     def _done(self, job: Job | Fetch, descriptor: int) -> Done:
         """Do one job and return how it ended; ``descriptor`` is closed."""
-        spent = _Spent()
+        read_seconds: list[float] = []
         try:
             if isinstance(job, Fetch):
                 self._fetch(job, descriptor)
@@ -264,13 +263,13 @@ class Carrier:
             file = CheckedFile(descriptor, job.block_digests, first_block=job.part.first_block)
             with closing(file):
                 answer = self._send(
-                    job, FileBody(file, job.part, partial(self._pieces, file, spent))
+                    job, FileBody(file, job.part, partial(self._pieces, file, read_seconds))
                 )
         except Exception as error:
-            return Done(job.number, spent.seconds, failure=Failure.of(error))
+            return Done(job.number, sum(read_seconds), failure=Failure.of(error))
         if isinstance(answer, UploadedPart):
-            return Done(job.number, spent.seconds, part=answer)
-        return Done(job.number, spent.seconds, stored=answer)
+            return Done(job.number, sum(read_seconds), part=answer)
+        return Done(job.number, sum(read_seconds), stored=answer)
 
     def _fetch(self, job: Fetch, descriptor: int) -> None:
         def write(piece: bytes | bytearray | memoryview, offset: int) -> None:
@@ -315,19 +314,19 @@ class Carrier:
         )
 
     def _pieces(
-        self, file: CheckedFile, spent: _Spent, part: UploadPartRange
+        self, file: CheckedFile, read_seconds: list[float], part: UploadPartRange
     ) -> Iterator[memoryview]:
         with self._lock:
             idle = next((each for each in (self._large, self._small) if each), None)
             memory = idle.pop() if idle is not None else mmap.mmap(-1, PIECE_BYTES)
         try:
             with memoryview(memory) as buffer:
-                yield from file.read_pieces(part, buffer, partial(self._reading, spent))
+                yield from file.read_pieces(part, buffer, partial(self._reading, read_seconds))
         finally:
             (self._large if len(memory) == LARGE_PIECE_BYTES else self._small).append(memory)
 
     @contextmanager
-    def _reading(self, spent: _Spent) -> Iterator[None]:
+    def _reading(self, read_seconds: list[float]) -> Iterator[None]:
         began = time.monotonic_ns()
         with self._lock:
             self._readers += 1
@@ -336,18 +335,7 @@ class Carrier:
             yield
         finally:
             now = time.monotonic_ns()
-            spent.nanoseconds += now - began
+            read_seconds.append((now - began) / 1e9)
             with self._lock:
                 self._readers -= 1
                 self._read_nanoseconds += 0 if self._readers else now - self._reading_since
-
-
-@dataclass(slots=True)
-class _Spent:
-    """For how long one job read."""
-
-    nanoseconds: int = 0
-
-    @property
-    def seconds(self) -> float:
-        return self.nanoseconds / 1e9

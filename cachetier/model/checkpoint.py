@@ -45,7 +45,7 @@ class Save:
     """One save of a step as this node knows it; ``number`` orders saves by arrival here.
 
     ``local_only_at``: when a policy last kept it from S3. ``wanted``: a flush asked for this very
-    save, so no policy may.
+    save, so no policy may. ``replaces``: ids of saves that another node saw it replace.
     """
 
     number: int
@@ -60,6 +60,7 @@ class Save:
     published_at: float | None = None
     local_only_at: float | None = None
     wanted: bool = False
+    replaces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class RankPart:
 def claimant_of(save: Save, saves: Sequence[Save] = ()) -> Claimant:
     """Return ``save`` as the bucket's arbitration knows it; ``saves`` are those of its step."""
     earlier = [each for each in saves if each.number < save.number]
+    candidates = [each.save_id for each in earlier if each.state in CANDIDATE_SAVES]
     return Claimant(
         run=save.run,
         step=save.step,
@@ -94,7 +96,7 @@ def claimant_of(save: Save, saves: Sequence[Save] = ()) -> Claimant:
         overwrite=save.overwrite,
         started_at=save.started_at,
         replaced=tuple(each.save_id for each in earlier if each.state not in CANDIDATE_SAVES),
-        preceding=tuple(each.save_id for each in earlier if each.state in CANDIDATE_SAVES),
+        preceding=(*save.replaces, *candidates),
     )
 
 
@@ -127,8 +129,12 @@ def learned_state(save: Save, seen: Manifest) -> SaveState:
     return save.state
 
 
-def admitted_save(saves: Sequence[Save], ids: SaveIds) -> Save | None:
-    """Return the save that ``ids`` belongs to, or None when a new one may begin.
+def admitted_save(
+    saves: Sequence[Save], ids: SaveIds, replaces: Collection[str] = ()
+) -> Save | None:
+    """Return the save of ``ids``, or None when it may begin.
+
+    It may, too, over a published one that it is known to have replaced: ``replaces``.
 
     Raises:
         SaveSupersededError: ``ids`` belongs to a save that a newer one replaced.
@@ -139,7 +145,7 @@ def admitted_save(saves: Sequence[Save], ids: SaveIds) -> Save | None:
     for save in saves:
         if save.save_id == ids.save_id:
             return _still_writable(save, ids)
-    published = [save for save in saves if save.state in DURABLE_SAVES]
+    published = [s for s in saves if s.state in DURABLE_SAVES and s.save_id not in replaces]
     if published and not ids.overwrite:
         raise StepPublishedError(
             f"step {ids.step} is published already (save {published[0].save_id})", **ids.context
@@ -175,12 +181,14 @@ def visible_save(
     Of open ones those of ``sealed``, the numbers of the saves that are sealed here, go first. One
     of ``whole``, whose ranks have all sealed here, counts as if it were published: who writes a
     file again reads what was written. If it overwrites it goes before whatever is published, as a
-    save that was learned of from the bucket has a later number here than it came. An open save
-    that is not whole never goes before a published one. Where there is neither, the newest known
-    from a replica.
+    save that was learned of from the bucket has a later number here than it came; and before
+    those that another node saw it replace. An open save that is not whole never goes before a
+    published one. Where there is neither, the newest known from a replica.
     """
     final = [save for save in saves if save.state in DURABLE_SAVES or save.number in whole]
     if final:
+        replaced = {save_id for save in final for save_id in save.replaces}
+        final = [save for save in final if save.save_id not in replaced]
         return max(final, key=lambda save: (save.number in whole and save.overwrite, save.number))
     for states in (OPEN_SAVES, (SaveState.REPLICATED,)):
         candidates = [save for save in saves if save.state in states]

@@ -181,7 +181,8 @@ class Search:
         self._round.answers += 1
         self._round.work += begun.work
         self._round.seconds += took
-        if self._phase is not _Phase.OPENING and self._round.answers >= self._enough:
+        enough = max(LEAST_ANSWERS, self.size // 2)
+        if self._phase is not _Phase.OPENING and self._round.answers >= enough:
             self._judge(now)
 
     def gone(self, now: float) -> None:
@@ -252,10 +253,6 @@ class Search:
         return LOOK_SECONDS / 4
 
     # --- steps -----------------------------------------------------------------------------------
-
-    @property
-    def _enough(self) -> int:
-        return max(LEAST_ANSWERS, self.size // 2)
 
     def _judge(self, now: float) -> None:
         seen, kept = self._round, self._kept

@@ -17,7 +17,7 @@ from cachetier_client.bucket_format.layout import Layout, rank_of_part
 from cachetier_client.io.digests import BLOCK_BYTES, blocks_of, digest_of
 
 from cachetier.errors import CachetierError, InvalidRequestError, NotFoundError
-from cachetier.local.catalog import saves, shards
+from cachetier.local.catalog import parts, saves, shards
 from cachetier.local.local_copy import LocalCopy
 from cachetier.local.store import Store
 from cachetier.model.lifecycle import ShardState
@@ -55,6 +55,10 @@ class PeerAnswers:
         save = self._store.read(saves.save_named, run, step, save_id)
         found = self._store.read(shards.shards_of, save.number) if save is not None else []
         return [each.name for each in found if each.here and not each.lacks_bytes]
+
+    def knows(self, run: str, step: int, save_id: str, rank: int) -> bool:
+        """Return whether this node brings a rank's part on, or knows how its save ended."""
+        return self._store.read(parts.knows, run, step, save_id, rank)
 
     def document(self, key: str, digest: int) -> Iterator[Bytes | None]:
         """Yield a document of a step once it has come, and None while it has not.

@@ -1,6 +1,6 @@
 """The door for peers: a thread for each connection, which sends blocks from memory as they come.
 
-The web framework of the other doors is left out: all that is asked are four plain questions, and
+The web framework of the other doors is left out: all that is asked are five plain questions, and
 the calls of an ``ObjectStore`` on the objects that this node keeps, by nodes that are in a list.
 Blocking calls answer them. Nobody else gets as far as a handshake.
 """
@@ -181,6 +181,7 @@ class _PeerRequest(BaseHTTPRequestHandler):
             answer = {
                 f"{PATH}/hello": self._hello,
                 f"{PATH}/held": self._held,
+                f"{PATH}/knows": self._knows,
                 f"{PATH}/blocks": self._blocks,
                 f"{PATH}/document": self._document,
             }.get(parts.path)
@@ -264,6 +265,11 @@ class _PeerRequest(BaseHTTPRequestHandler):
             query["run"], int(query["step"]), query["save_id"]
         )
         self._say(HTTPStatus.OK, json.dumps(names).encode())
+
+    def _knows(self, query: Mapping[str, str]) -> None:
+        step, rank = int(query["step"]), int(query["rank"])
+        knows = self.server.door.answers.knows(query["run"], step, query["save_id"], rank)
+        self._say(HTTPStatus.OK, json.dumps(knows).encode())
 
     def _blocks(self, query: Mapping[str, str]) -> None:
         run, save_id, name = (query[each] for each in ("run", "save_id", "name"))

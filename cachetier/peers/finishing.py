@@ -1,4 +1,6 @@
-"""Finish what a node that is gone had sealed: a peer that keeps a copy brings it to the bucket.
+"""Finish what a node had sealed that is gone, or back with a disk that knows nothing of it.
+
+A peer that keeps a copy brings it to the bucket.
 
 The copy has all that it takes, the document of each rank's part and its shards. They become shards
 of this node under the same save, and its drain does the rest. The bucket decides, as between any
@@ -53,7 +55,7 @@ AGAIN_SECONDS = 60.0  # after there was no room, or the bucket was away
 
 
 class Finisher:
-    """Takes over parts whose owner has not answered for a while.
+    """Takes over parts whose owner has not answered for a while, or says that it has not sealed.
 
     Args:
         keeper: The copies that are here.
@@ -61,7 +63,7 @@ class Finisher:
         ingest: Takes their shards in on this node.
         checkpoints: Takes over a part here, and seals it.
         membership: Knows which nodes answer.
-        after_seconds: How long an owner may be silent.
+        after_seconds: How long an owner may be silent; so often the others are asked.
         clock: For that; it counts from the start of this process at the earliest.
     """
 
@@ -84,6 +86,7 @@ class Finisher:
         self._clock = clock
         self._began_at = clock.monotonic()
         self._heard_at: dict[str, float] = {}  # by store id
+        self._asked_at: dict[KeptSave, float] = {}  # those who answer, or when one was met
         self._done: set[tuple[str, str]] = set()  # keys of documents, with their ETag
         self._again_at = 0.0
 
@@ -92,6 +95,8 @@ class Finisher:
         now = self._clock.monotonic()
         for peer in self._membership.answering():
             self._heard_at[peer.name] = now
+        lately = now - 2 * self._after_seconds
+        self._asked_at = {save: at for save, at in self._asked_at.items() if at >= lately}
 
     def finish(self, save: KeptSave, durable: Manifest | None, keys: Sequence[str]) -> bool:
         """Take over the parts of a save, of which ``keys`` are kept here, whose owner is gone.
@@ -105,8 +110,11 @@ class Finisher:
         now = self._clock.monotonic()
         if now < max(self._began_at + self._after_seconds, self._again_at):
             return False
-        # Documents are read only if somebody is gone: most looks find all owners there.
-        if not any(self._is_gone(self._keeper.head(key)) for key in keys):
+        ask = now - self._asked_at.setdefault(save, now) >= self._after_seconds
+        if ask:
+            self._asked_at[save] = now
+        # Documents are read only then, or if somebody is gone: most looks find all owners there.
+        elif not any(self._is_gone(self._keeper.head(key)) for key in keys):
             return False
         run, step, save_id = save
         try:
@@ -114,11 +122,13 @@ class Finisher:
         except IntegrityError:
             manifest = None  # it says nothing; the bucket decides
         older = manifest.replaces if manifest is not None else ()
-        overwrite = durable is not None and durable.save_id in older
+        replaces = older if manifest is not None and manifest.save_id == save_id else ()
         if save_id in older or (
-            durable is not None and durable.state is ManifestState.PUBLISHED and not overwrite
+            durable is not None
+            and durable.state is ManifestState.PUBLISHED
+            and durable.save_id not in replaces
         ):
-            return True
+            return not ask  # an owner that is there knows better
         for key in keys:
             rank, document = rank_of_part(key), self._keeper.head(key)
             if rank is None or document is None or (key, document.etag) in self._done:
@@ -126,9 +136,9 @@ class Finisher:
             part, _digest = read_part(self._keeper.get(key), run, rank, key)
             places = [LAYOUT.shard_key(run, key.split("/")[1], e.name) for e in part.shards]
             try:
-                if not self._is_left(part, [self._info(place) for place in places]):
+                if not self._is_left(part, [self._info(place) for place in places], ask=ask):
                     continue
-                self._take(part, places, overwrite=overwrite)
+                self._take(part, places, replaces)
             except CachetierError as error:
                 self._again_at = now + AGAIN_SECONDS
                 tell(log, events.PEERS_TROUBLE, problem=f"{key} is not finished: {error.message}")
@@ -136,22 +146,28 @@ class Finisher:
                 self._done.add((key, document.etag))
         return False
 
-    def _is_left(self, part: PartDocument, copies: Sequence[ObjectInfo | None]) -> bool:
-        """Return whether peers have a part whole, and its owner is gone; an empty one has none."""
+    def _is_left(
+        self, part: PartDocument, copies: Sequence[ObjectInfo | None], *, ask: bool
+    ) -> bool:
+        """Return whether peers have a part whole, and its owner is gone; an empty one has none.
+
+        To ``ask`` one that answers is for those that went back to an older disk.
+        """
         for entry, info in zip(part.shards, copies, strict=True):
             if info is None or to_hex(info.digest or 0) != entry.digest:
                 return False
-        return all(map(self._is_gone, copies))
+        if not ask:
+            return all(map(self._is_gone, copies))
+        answering = {peer.name: peer for peer in self._membership.answering()}
+        owners = {_owner_of(info) for info in copies if not self._is_gone(info)}
+        which = part.run, part.step, part.save_id, part.rank
+        return all(each in answering and not answering[each].knows(*which) for each in owners)
 
     def _is_gone(self, info: ObjectInfo | None) -> bool:
-        """Return whether the store whose object it is was silent for long; documents name none.
-
-        They may name an epoch of it, too.
-        """
+        """Return whether the store whose object it is was silent for long."""
         since = self._clock.monotonic() - self._after_seconds
         lately = [name for name, at in self._heard_at.items() if at >= since]
-        owner = info.metadata.get(STORE_KEY, "").partition("-")[0] if info is not None else ""
-        return owner not in ("", self._membership.name, *lately)
+        return _owner_of(info) not in ("", self._membership.name, *lately)
 
     def _info(self, place: str) -> ObjectInfo | None:
         return self._keeper.head(place) or self._peers.objects.head(place)
@@ -165,11 +181,9 @@ class Finisher:
             self._peers.objects.read_into(place, start, piece)
             yield piece
 
-    def _take(self, part: PartDocument, places: Sequence[str], *, overwrite: bool) -> None:
-        ids = SaveIds(
-            *(part.run, part.step, part.save_id, part.rank, part.world_size), overwrite=overwrite
-        )
-        self._checkpoints.take_over(ids)
+    def _take(self, part: PartDocument, places: Sequence[str], replaces: Sequence[str]) -> None:
+        ids = SaveIds(part.run, part.step, part.save_id, part.rank, part.world_size)
+        self._checkpoints.take_over(ids, replaces)
         for entry, place in zip(part.shards, places, strict=True):
             self._put(ids, entry, place)
         self._checkpoints.seal(ids, None)
@@ -197,3 +211,11 @@ class Finisher:
             self._ingest.abort(staged)
             raise
         self._ingest.commit(staged, ids, entry.name, content, facts)
+
+
+def _owner_of(info: ObjectInfo | None) -> str:
+    """Return the store id of who put an object, which may name an epoch of it, too.
+
+    Documents name none.
+    """
+    return info.metadata.get(STORE_KEY, "").partition("-")[0] if info is not None else ""

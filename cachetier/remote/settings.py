@@ -106,6 +106,11 @@ class RemoteSettings:
             scheme=values["url"].partition("://")[0],
         )
 
+    @property
+    def in_order(self) -> bool | None:
+        """Whether listings come sorted and begin behind any key; None where the store shows it."""
+        return next((word == "sorted" for word in self.stated if word.endswith("sorted")), None)
+
     def beside(self, bucket: str, prefix: str = "") -> RemoteSettings:
         """Return another bucket at the same server, reached in the same way."""
         return replace(self, bucket=bucket, prefix=prefix)

@@ -91,8 +91,10 @@ def read_slices(
     size_bytes: int,
     patience_seconds: float,
     clock: Callable[[], float] = time.monotonic,
-) -> Iterator[bytes]:
+) -> Iterator[bytes | memoryview]:
     """Yield the ``size_bytes`` of a botocore body, and give its connection back to the pool.
+
+    A piece lasts until the next one is asked for.
 
     Raises:
         TransientError: It ended early, or took longer than ``patience_seconds`` beyond what the

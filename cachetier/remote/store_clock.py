@@ -13,12 +13,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from email.utils import parsedate_to_datetime
+from functools import partial
 
 REMEMBERED = 4096
 
 
-def since_boot() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+since_boot = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class StoreClock:

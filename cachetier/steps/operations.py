@@ -14,7 +14,7 @@ Source for pins: docs/design/0013-pins.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -151,24 +151,26 @@ class Checkpoints:
 
         sealed = self._knowledge.after_asking(ids.run, ids.step, sealing)
         self._changes.ring()
-        self._tell_sealed(ids, len(sealed), self._clock.monotonic() - began_at)
-        return sealed
-
-    def _tell_sealed(self, ids: SaveIds, sealed: int, seconds: float) -> None:
-        """Tell of a part that was sealed, and what of its save is here."""
+        seconds = self._clock.monotonic() - began_at
         here = self._store.read(saves.summary_named, ids)
-        who = {"rank": ids.rank, "world_size": ids.world_size, "sealed": sealed}
+        who = {"rank": ids.rank, "world_size": ids.world_size, "sealed": len(sealed)}
         what = {"shards": here.shards, "size_bytes": here.size_bytes, "seconds": seconds}
         tell(log, events.PART_SEALED, **of(ids), **who, **what, **brought_along())
+        return sealed
 
     def abort_rank(self, ids: SaveIds) -> None:
         """Take back what a rank put, unless it sealed."""
         self._store.drop(self._store.write(parts.abort_rank, ids))
         self._changes.ring()
 
-    def take_over(self, ids: SaveIds) -> None:
-        """Remove what is here of another node's part, before all of it is put here."""
-        self._store.drop(self._store.write(parts.take_over, ids))
+    def take_over(self, ids: SaveIds, replaces: Sequence[str]) -> None:
+        """Begin another node's part, of a save that it saw replace others, before it is put here.
+
+        Raises:
+            StepPublishedError: Another save is published that it is not known to replace.
+        """
+        what = self._store.policy, ids, replaces, self._clock.now()
+        self._store.drop(self._store.write(parts.take_over, *what))
 
     def delete_shard(self, run: str, step: int, name: str) -> None:
         """Remove one shard of an unsealed part."""
@@ -466,8 +468,10 @@ class Checkpoints:
             view = replace(view, checked_at=look.checked_at)
             if look.seen and look.seen.manifest.save_id == save.save_id and not summary.shards:
                 view = with_parts(view, look.seen.manifest.parts)
-        if summary.dirty_shards and self._store.read(copies.is_lacking, save, self._remote):
-            return replace(view, levels=tuple(each for each in view.levels if each in HERE))
+        if summary.dirty_shards:
+            lost = self._store.read(copies.saves_to_send_again, self._remote)
+            if any(save.number == each.number for each in lost):
+                return replace(view, levels=tuple(each for each in view.levels if each in HERE))
         return view
 
     # --- waiting ---------------------------------------------------------------------------------

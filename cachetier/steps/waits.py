@@ -128,7 +128,10 @@ class Waits:
         while not self._closed:
             began_at = self._clock.monotonic()
             for callers in self._due():
-                self._look_for(callers)
+                question, now = callers[0].question, self._clock.monotonic()
+                if now >= self._ask_again_at.get(question.key, now):
+                    self._look(callers, question.look)
+                self._tell_late([caller for caller in callers if caller.ends_at <= now])
             now = self._clock.monotonic()
             rest_seconds = min(REST_OF_A_ROUND * (now - began_at), LOOK_AGAIN_SECONDS)
             self._wait(rest_seconds, lambda: self._closed)
@@ -147,12 +150,6 @@ class Waits:
             for key in self._ask_again_at.keys() - groups.keys():
                 del self._ask_again_at[key]
         return list(groups.values())
-
-    def _look_for(self, callers: Sequence[_Caller]) -> None:
-        question, now = callers[0].question, self._clock.monotonic()
-        if now >= self._ask_again_at.get(question.key, now):
-            self._look(callers, question.look)
-        self._tell_late([caller for caller in callers if caller.ends_at <= now])
 
     def _look(self, callers: Sequence[_Caller], look: Callable[[], Any]) -> None:
         """Tell ``callers``, and nobody who asked since, what one look answers."""

@@ -360,7 +360,8 @@ PEERS_KNOWN = _info(
 PEERS_TROUBLE = _warning("peers.trouble", "%(problem)s", alike=("problem",))
 PART_FINISHED = _warning(
     "peers.part_finished",
-    "rank %(rank)d of step %(step)d of %(run)s is drained here: the node that saved it is gone",
+    "rank %(rank)d of step %(step)d of %(run)s is drained here: the node that saved it is gone, or "
+    "back without it",
 )
 PEER_SKIPPED = _warning(
     "peer.skipped",

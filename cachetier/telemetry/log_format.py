@@ -173,7 +173,7 @@ class JsonLines(_Lines):
             "event": event.name,
             "message": _cut(self.blotted(message)),
             **{name: self._plain(fields[name]) for name in sorted(fields, key=_place)},
-            "process": process_of(record),
+            "process": str(getattr(record, "written_by", "serve")),  # or the drain of a remote
         }
         traceback = self.traceback_of(record)
         if traceback is not None:
@@ -240,11 +240,6 @@ def _message_of(record: logging.LogRecord) -> str:
     except Exception:  # a mistake where it was logged must not tear the log, nor hide the event
         return f"{record.msg} {record.args}"
     return message
-
-
-def process_of(record: logging.LogRecord) -> str:
-    """Return which of our processes made the record: ``serve``, or the ``drain`` of a remote."""
-    return str(getattr(record, "written_by", "serve"))
 
 
 def _short(value: object) -> str:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
 from cachetier.remote.s3.boto_client import Credentials
 from cachetier.testing.s3_endpoint import DEFAULT_BUCKET, S3Endpoint
+
+_TURN = threading.RLock()
+"""Held by whoever changes what moto has: a request that writes, and the look that forgets all."""
 
 
 @contextmanager
@@ -45,13 +48,15 @@ def _write_one_at_a_time() -> None:
     """Have moto judge a condition and write in one, as S3 does: else two claims may both win."""
     from moto.s3.responses import S3Response
 
-    answer, turn = S3Response._key_response, threading.RLock()
+    def in_turn(answer: Callable[..., Any]) -> Callable[..., Any]:
+        def answer_in_turn(self: S3Response, request: Any, full_url: str) -> Any:
+            with nullcontext() if request.method in ("GET", "HEAD") else _TURN:
+                return answer(self, request, full_url)
 
-    def in_turn(self: S3Response, request: Any, full_url: str) -> Any:
-        with nullcontext() if request.method in ("GET", "HEAD") else turn:
-            return answer(self, request, full_url)
+        return answer_in_turn
 
-    S3Response._key_response = in_turn  # type: ignore[method-assign]
+    for name in ("_key_response", "_bucket_response"):
+        setattr(S3Response, name, in_turn(getattr(S3Response, name)))
 
 
 def forget_buckets() -> None:
@@ -61,11 +66,12 @@ def forget_buckets() -> None:
     from moto.core.model_instances import reset_model_data
     from moto.s3.models import s3_backends
 
-    for backends in list(s3_backends.values()):
-        for backend in list(backends.values()):
-            kept = [name for name in backend.buckets if name == DEFAULT_BUCKET]
-            regions = {name: backend.buckets[name].region_name for name in kept}
-            backend.reset()
-            for name, region in regions.items():
-                backend.create_bucket(name, region)
-    reset_model_data()  # a list of every object ever made
+    with _TURN:  # of a node that has just ended, a request may still be worked on
+        for backends in list(s3_backends.values()):
+            for backend in list(backends.values()):
+                kept = [name for name in backend.buckets if name == DEFAULT_BUCKET]
+                regions = {name: backend.buckets[name].region_name for name in kept}
+                backend.reset()
+                for name, region in regions.items():
+                    backend.create_bucket(name, region)
+        reset_model_data()  # a list of every object ever made

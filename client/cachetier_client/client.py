@@ -124,7 +124,7 @@ class Client(ReadCalls):
             Receipt with ``size_bytes``, the CRC-64/NVME of the bytes and the level reached.
 
         Raises:
-            BackpressureError: No room before the deadline; safe to call again.
+            BackpressureError: No room before the deadline, here or at peers; safe to call again.
             ServiceUnavailableError, DeadlineError: Not there, or not in time; safe to call again.
             NotDurableError: Safe on the node, not yet at the level of ``ack``.
             BackgroundError: Something put earlier failed since; this call has done nothing.

@@ -105,7 +105,7 @@ PARTS = {
     ),
     "stateful": Part(
         ("tests/stateful",),
-        15,
+        25,
         {
             "lives of the state machine": 2_000,
             "lives of two nodes": 400,

@@ -24,6 +24,7 @@ from cachetier_client.fallback.direct import parts
 
 from cachetier.remote.bucket import Bucket
 from cachetier.testing.s3_endpoint import S3Endpoint
+from tests.forked_drains import in_line
 
 RUN = "run"
 SECONDS = 60.0
@@ -93,6 +94,7 @@ class Node:
         self._log = (scratch / f"{name}.log").open("ab")
         self._environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith("CACHETIER_")},
+            **in_line(),
             "CACHETIER_CACHE_DIR": str(self.cache_dir),
             "CACHETIER_SOCKET": str(self.socket),
             "CACHETIER_HTTP": "",

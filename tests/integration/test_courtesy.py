@@ -35,6 +35,8 @@ from tests.integration.drain_node import Node, patterned, shown
 from tests.integration.page_cache import drop_from_cache, resident_bytes
 from tests.integration.test_drain_process import node_at, remote_of
 
+pytestmark = pytest.mark.usefixtures("courteous_drains")
+
 SIZE_BYTES = 2 * PART_BYTES + 70_001
 FEW_PAGES_BYTES = 64 << 10
 

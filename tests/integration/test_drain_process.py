@@ -120,6 +120,7 @@ def bucket(server: S3Endpoint, request: pytest.FixtureRequest) -> str:
     return name
 
 
+@pytest.mark.usefixtures("courteous_drains")
 def test_a_step_is_drained_and_published(tmp_path: Path, server: S3Endpoint, bucket: str) -> None:
     remote = remote_of(server, bucket)
     large = patterned(LARGE)

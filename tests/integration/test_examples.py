@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from cachetier_client import Client
 
+from tests.forked_drains import in_line
 from tests.integration.needs import needs_weed
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +27,8 @@ def dev_url() -> Iterator[str]:
     """The socket of a `cachetier dev` that runs beside the test."""
     anywhere = ["--http", "127.0.0.1:0", "--s3", "127.0.0.1:0"]
     command = [sys.executable, "-m", "cachetier", "dev", *anywhere, "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, **in_line()}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             yield json.loads(process.stdout.readline())["url"]

@@ -111,6 +111,19 @@ def test_a_sorted_store_is_asked_for_the_page_alone() -> None:
         assert len(server.asked) <= 4
 
 
+@pytest.mark.parametrize("order", ["sorted", "hashed"])
+def test_an_order_that_is_stated_holds_from_the_first_page_on(order: Any) -> None:
+    stated = "sorted" if order == "sorted" else "unsorted"
+    remote = RemoteSettings.of("durable", {"url": f"s3://{BUCKET}", "assume": [stated]})
+    with odd_store(Oddity(order=order, page=100)) as server:
+        server.fill(*KEYS)
+        store = store_on(server, in_order=remote.in_order)
+        page = store.list_page("p/", "", KEYS[500], 7)
+        assert [each.key for each in page.objects] == KEYS[501:508]
+        pages = 1 if order == "sorted" else len(KEYS) // 100
+        assert len(server.asked) == pages
+
+
 # --- lengths -------------------------------------------------------------------------------------
 
 BODY = bytes(range(256)) * 40

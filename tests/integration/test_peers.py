@@ -227,6 +227,19 @@ def test_a_peer_says_what_it_does_not_have(cluster: Cluster) -> None:
         asked.read_blocks(wanted, memoryview(bytearray(BLOCK_BYTES)))
 
 
+def test_a_peer_says_whether_it_knows_of_a_part(cluster: Cluster) -> None:
+    cluster.start(2)
+    with peer_of(cluster, own_of(cluster.nodes[0]), TOKEN, 1) as asked:
+        assert not asked.knows("run", 2, "save", 0)
+        with Client(f"unix://{cluster.nodes[1].socket}") as saver:
+            who: dict[str, Any] = {"rank": 0, "world_size": 2, "save_id": "save"}
+            saver.put_shard(DATA, run="run", step=2, name="a", **who)
+            assert not asked.knows("run", 2, "save", 0)
+            saver.seal("run", 2, **who)
+        assert asked.knows("run", 2, "save", 0)
+        assert not asked.knows("run", 2, "save", 1)
+
+
 def test_documents_of_steps_alone_are_read_for_peers(cluster: Cluster) -> None:
     cluster.start(2)
     with peer_of(cluster, own_of(cluster.nodes[0]), TOKEN, 1) as asked:

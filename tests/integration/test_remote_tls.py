@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cachetier_client.io.aligned import address_of
 from cachetier_client.io.digests import digest_of
 
 from benchmarks.drain.link import Shape
@@ -42,15 +43,19 @@ class Pieces:
 
 
 class Taken:
-    """How long each piece is that an object comes in."""
+    """The pieces that an object comes in: how long each is, and where."""
 
     size_bytes = len(BODY)
 
     def restart(self) -> None:
         self.sizes: list[int] = []
+        self.memories: set[int] = set()
+        self.bytes = b""
 
     def take(self, piece: bytes | memoryview) -> None:
         self.sizes.append(len(piece))
+        self.memories.add(address_of(memoryview(piece)))
+        self.bytes += piece
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +106,18 @@ def test_records_come_together_where_tls_would_give_one_at_a_time(store: S3Objec
 
     taken = Taken()
     store.read_into("together", 0, taken)
-    assert sum(taken.sizes) == len(BODY)
+    assert taken.bytes == BODY
     assert max(taken.sizes) == SLICE_BYTES
+
+
+def test_the_pieces_of_a_body_come_into_the_same_memory(store: S3ObjectStore) -> None:
+    send(store, "again")
+
+    taken = Taken()
+    store.read_into("again", 0, taken)
+    assert taken.bytes == BODY
+    assert len(taken.sizes) > 5
+    assert len(taken.memories) == 1
 
 
 def test_what_has_arrived_over_tls_is_known_while_it_is_sent(

@@ -23,7 +23,7 @@ import pytest
 from cachetier_client.bucket_format.layout import Layout
 
 from cachetier.errors import CachetierError, TransientError
-from cachetier.local.catalog import connection, copies
+from cachetier.local.catalog import connection, copies, parts
 from cachetier.model.names import PEERS_NAME
 from cachetier.peers import keeper as keeping
 from cachetier.peers.door import OPERATIONS
@@ -122,6 +122,10 @@ class LocalPeer(HttpPeer):
             return msgspec.json.encode(list(answer) if isinstance(answer, Iterator) else answer)
 
         return self._network.call(self._caller, self._number, operation, change)
+
+    def knows(self, run: str, step: int, save_id: str, rank: int) -> bool:
+        store = self._network.reached(self._caller, self._number).node.store
+        return store.read(parts.knows, run, step, save_id, rank)
 
     def read_kept(self, arguments: Mapping[str, Any], into: Into) -> None:
         machine = self._network.reached(self._caller, self._number)

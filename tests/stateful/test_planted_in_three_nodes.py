@@ -163,6 +163,28 @@ def test_a_late_claim_that_hides_a_published_step(
     assert "is lost" in caught(23, *SAVED, "copy_one", "delay_a_call", "deliver")
 
 
+def test_an_owner_that_is_back_and_is_not_asked_what_it_knows(
+    caught: Caught, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "knows", lambda *_: True)
+
+    assert "is not published" in caught(0, "come_back_with_the_save_before")
+
+
+def test_a_finisher_that_forgets_which_save_came_after(
+    caught: Caught, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old disk publishes the save before, and the one that was promised comes too late."""
+    begin = parts.take_over
+
+    def unordered(sql: Any, policy: Any, ids: SaveIds, _replaces: Any, now: float) -> list[Shard]:
+        return begin(sql, policy, ids, (), now)
+
+    monkeypatch.setattr(parts, "take_over", unordered)
+
+    assert "is not published" in caught(0, "come_back_with_the_save_before")
+
+
 def test_a_returning_owner_that_overwrites(caught: Caught, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its old disk has other bytes of the save than those that its peers finished."""
     look = UploadTarget.look

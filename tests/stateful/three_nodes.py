@@ -107,6 +107,7 @@ class ThreeNodes:
             (self.die_for_good, 1),
             (self.come_back, 2),
             (self.come_back_to_a_finished_step, 1),
+            (self.come_back_with_the_save_before, 1),
             (self.time_passes, 3),
             (self.long_silence, 1),
         ]
@@ -126,11 +127,7 @@ class ThreeNodes:
     # --- ranks -----------------------------------------------------------------------------------
 
     def save_whole(self) -> None:
-        step = self.dice.choice(STEPS)
-        self.saves[step] += 1
-        self._put_all(step)
-        for rank in range(self.world_size):
-            self._seal(step, rank)
+        self._save_whole(self.dice.choice(STEPS))
 
     def put_one(self) -> None:
         rank = self.dice.randrange(self.world_size)
@@ -144,6 +141,15 @@ class ThreeNodes:
         if self._answered(lambda: machine.node.checkpoints.delete_step(RUN, step)):
             self.saves[step] += 1
             self.unordered.add(step)
+
+    def _save_whole(self, step: int) -> None:
+        self.saves[step] += 1
+        self._put_all(step)
+        self._seal_all(step)
+
+    def _seal_all(self, step: int) -> None:
+        for rank in range(self.world_size):
+            self._seal(step, rank)
 
     def _put_all(self, step: int) -> None:
         for rank in range(self.world_size):
@@ -336,19 +342,35 @@ class ThreeNodes:
         self._put_all(step)
         self.take_a_snapshot()
         self._put_all(step)
-        for rank in range(self.world_size):
-            self._seal(step, rank)
-        self.network.heal()
-        self.empty_the_rooms()
+        self._seal_all(step)
         self.find_the_bucket()
-        for machine in self.machines.values():
-            self._drain(machine.copies)
-        self.note_promises()
+        self._copy_everywhere()
         self.die_for_good()
         for seconds in (FINISH_AFTER_SECONDS, FINISH_AFTER_SECONDS, 100.0):
             self._round(seconds)
         self.come_back()
         self._round(100.0)
+
+    def come_back_with_the_save_before(self) -> None:
+        """The old disk has an earlier save of a step than the one that its peers keep."""
+        if self.loser not in self.machines or self.loser not in self.hosts:
+            return
+        step = self.dice.choice(STEPS)
+        self._save_whole(step)
+        if self.dice.random() < 0.5:
+            self._copy_everywhere()
+        self.take_a_snapshot()
+        self._save_whole(step)
+        self._copy_everywhere()
+        self.go_back()
+        self.met["owners that came back with the save before"] += 1
+
+    def _copy_everywhere(self) -> None:
+        self.network.heal()
+        self.empty_the_rooms()
+        for machine in self.machines.values():
+            self._drain(machine.copies)
+        self.note_promises()
 
     def _lose(self) -> None:
         """The directory of the loser goes; its ranks end, and the job saves again."""

@@ -183,10 +183,9 @@ class Traffic:
 
     def _note_part(self, bytes_per_second: float) -> None:
         known = self._part_bytes_per_second
-        weighed = (
+        self._part_bytes_per_second = (
             bytes_per_second if known is None else known + PART_WEIGHT * (bytes_per_second - known)
         )
-        self._part_bytes_per_second = weighed
 
     def news(self) -> tuple[Mapping[str, int], PaceState] | None:
         """Return what ``report_traffic`` takes, since the last time; None if nothing moved."""

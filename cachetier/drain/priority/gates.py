@@ -42,7 +42,9 @@ class ComputeSlots:
             while self._used >= self._allowed:
                 self._wait(None, slowed=self._allowed < self.limit)
             self._used += 1
-            self._pause()
+            began_at = self._monotonic()
+            while (left := began_at + self._pause_seconds - self._monotonic()) > 0:
+                self._wait(left, slowed=True)
         try:
             with self.work():
                 yield
@@ -98,11 +100,6 @@ class ComputeSlots:
         """Return for how long, over all threads, somebody waited because of ``allow``."""
         with self._changed:
             return self._slowed_seconds
-
-    def _pause(self) -> None:
-        began_at = self._monotonic()
-        while (left := began_at + self._pause_seconds - self._monotonic()) > 0:
-            self._wait(left, slowed=True)
 
     def _wait(self, timeout_seconds: float | None, *, slowed: bool) -> None:
         began_at = self._monotonic()

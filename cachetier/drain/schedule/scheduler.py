@@ -194,8 +194,9 @@ def _candidates(
         if work.kind is TaskKind.CLAIM and tier != _URGENT and view.save.run in claiming:
             continue
         backoff = situation.not_before.get(work.key, 0.0) - situation.monotonic
+        incomplete = view.save.state in DRAINED_SAVES and not sealed_here(view.parts)
         # What is urgent goes by age alone, or an incomplete save could starve behind complete ones.
-        place = tier != _URGENT and _is_incomplete(view), view.save.number
+        place = tier != _URGENT and incomplete, view.save.number
         brings = len(view.dirty) + len(view.packable) if work.kind is TaskKind.CLAIM else 0
         yield _Candidate(tier, work, max(seconds, backoff), flow, place, brings)
 
@@ -248,7 +249,10 @@ def _tier(view: SaveView, work: Work, situation: Situation) -> tuple[int, float,
         return _URGENT, 0.0, _OVERDUE
     if work.kind is TaskKind.SWEEP:
         return _FOR_ROOM, 0.0, ""
-    if _is_of_sealed(view, work) or age_seconds > UNSEALED_SECONDS:
+    sealed = {part.rank for part in view.parts if part.state is PartState.SEALED}
+    of_sealed = work.shard is None or work.shard.rank in sealed
+    serves_sealed = bool(sealed) if work.kind is TaskKind.CLAIM else of_sealed
+    if serves_sealed or age_seconds > UNSEALED_SECONDS:
         return _SEALED, 0.0, ""
     if situation.wants_room or situation.starved(view.save.run):
         return _FOR_ROOM, 0.0, ""
@@ -269,15 +273,3 @@ def _since(view: SaveView, work: Work) -> float:
         return min(oldest)
     sealed_at = [part.sealed_at for part in view.parts if part.sealed_at is not None]
     return min(sealed_at, default=view.save.started_at)
-
-
-def _is_incomplete(view: SaveView) -> bool:
-    return view.save.state in DRAINED_SAVES and not sealed_here(view.parts)
-
-
-def _is_of_sealed(view: SaveView, work: Work) -> bool:
-    """Return whether ``work`` serves what is sealed: the save whole, or the rank of its shard."""
-    sealed = {part.rank for part in view.parts if part.state is PartState.SEALED}
-    if work.kind is TaskKind.CLAIM:
-        return bool(sealed)
-    return work.shard is None or work.shard.rank in sealed

@@ -582,12 +582,15 @@ class DrainService:
         found = self._save(save)
         if state is SaveState.SUPERSEDED and self._is_replaced_here(found):
             message = ""
-        incident = _incident_of_end(found, state, message)
+        incident = None
+        if message and state in REPLACED_SAVES:
+            kind = END_ERRORS[state]
+            incident = IncidentRecord(kind.code, message, kind.hint, found.run, found.step)
         outcome = self._remote_state.ended(save, state, incident, self._clock.now())
         self._store.drop(outcome.removed)
         if outcome.wait or not outcome.news:  # it lacks shards still, or was replaced meanwhile
-            for kind in (TaskKind.CLAIM, TaskKind.FOLLOW, TaskKind.PUBLISH):
-                self._queue.put_off((save, kind, ""), UNDECIDED_SECONDS)
+            for task in (TaskKind.CLAIM, TaskKind.FOLLOW, TaskKind.PUBLISH):
+                self._queue.put_off((save, task, ""), UNDECIDED_SECONDS)
         if outcome.news:
             self._tell_end(found, state, message, seconds)
         self._announce()
@@ -663,11 +666,3 @@ class DrainService:
 def _is_sound(version: ObjectVersion, pieces: Sequence[Shard]) -> bool:
     there = len(pieces) == version.pieces
     return there and all(each.state is ShardState.DIRTY for each in pieces)
-
-
-def _incident_of_end(save: Save, state: SaveState, message: str) -> IncidentRecord | None:
-    """Return what clients must hear of; ``message`` is empty where nothing went wrong."""
-    if state not in REPLACED_SAVES or not message:
-        return None
-    kind = END_ERRORS[state]
-    return IncidentRecord(kind.code, message, kind.hint, save.run, save.step)

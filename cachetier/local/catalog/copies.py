@@ -137,8 +137,8 @@ def reopen(sql: apsw.Connection, number: int, remote: str) -> bool:
 
 def copy_of(sql: apsw.Connection, number: int, remote: str) -> SaveCopy | None:
     """Return what a save has reached at a remote; None if that is no business of its drain."""
-    found = sql.execute(f"{_COPY} WHERE save = ? AND remote = ?", (number, remote)).fetchone()
-    return _copy_of_row(found) if found is not None else None
+    found = sql.execute(f"{_COPY} WHERE save = ? AND remote = ?", (number, remote))
+    return next(map(_copy_of_row, found), None)
 
 
 def copies_at_replicas(sql: apsw.Connection, number: int) -> list[SaveCopy]:
@@ -547,11 +547,6 @@ def saves_to_verify(sql: apsw.Connection, remote: str) -> list[Save]:
     unsent = f"SELECT save FROM shards WHERE {IS_DIRTY} AND {NOT_VERIFIED_AT}"
     condition = f"{DURABLE_SAVES.sql()} AND number IN ({unsent}) ORDER BY number"
     return saves.saves_where(sql, condition, remote)
-
-
-def is_lacking(sql: apsw.Connection, save: Save, remote: str) -> bool:
-    """Return whether ``remote`` published a save, and lost shards of it that are to be sent."""
-    return any(save.number == each.number for each in saves_to_send_again(sql, remote))
 
 
 def lost_as(sql: apsw.Connection, version: int, remote: str) -> Stored | None:

@@ -189,15 +189,25 @@ def abort_rank(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
     return found
 
 
-def take_over(sql: apsw.Connection, ids: SaveIds) -> list[Shard]:
-    """Remove what is here of another node's part, and return it: all of it is put here now.
+def take_over(
+    sql: apsw.Connection, policy: Policy, ids: SaveIds, replaces: Sequence[str], now: float
+) -> list[Shard]:
+    """Begin another node's part, of a save that it saw replace others: all of it is put here now.
 
-    Shards that were restored from a replica have rows already, and would never be sent on. What
-    this node sealed, or knows the end of, stays.
+    Return what was here of it, which goes: shards that were restored from a replica have rows
+    already, and would never be sent on. What this node sealed, or knows the end of, stays.
+
+    Raises:
+        StepPublishedError: Another save is published that it is not known to replace.
     """
     save = saves.save_named(sql, ids.run, ids.step, ids.save_id)
-    if save is None or save.state not in REPLACEABLE_SAVES or is_final(sql, save.number, ids.rank):
+    if save is None:
+        save = admit(sql, policy, ids, now, replaces)
+    elif save.state not in REPLACEABLE_SAVES or is_final(sql, save.number, ids.rank):
         return []
+    if replaces:  # at another part of it nobody may be there who can say
+        known = " ".join(replaces), save.number
+        sql.execute("UPDATE saves SET replaces = ? WHERE number = ?", known)
     if save.state is SaveState.REPLICATED:
         move(sql, save.number, SaveEvent.REOPEN)
         sql.execute(
@@ -236,6 +246,14 @@ def is_final(sql: apsw.Connection, number: int, rank: int) -> bool:
     )
 
 
+def knows(sql: apsw.Connection, run: str, step: int, save_id: str, rank: int) -> bool:
+    """Return whether a rank's part is final here, or it is known how its save ended."""
+    save = saves.save_named(sql, run, step, save_id)
+    if save is None or save.state not in REPLACEABLE_SAVES:
+        return save is not None
+    return is_final(sql, save.number, rank)
+
+
 def release_followers(sql: apsw.Connection, number: int) -> int:
     """Make the sealed parts of a save final, as rank 0 has sealed; return how many were not."""
     sql.execute(
@@ -250,8 +268,10 @@ def _reopen(sql: apsw.Connection, number: int, rank: int, event: PartEvent) -> N
     move_part(sql, number, rank, event, "state <> excluded.state", {"follows": 0})
 
 
-def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Save:
-    """Return the save of ``ids``, beginning it if it is new.
+def admit(
+    sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float, replaces: Sequence[str] = ()
+) -> Save:
+    """Return the save of ``ids``, beginning it if it is new; it is known to replace ``replaces``.
 
     Older ones end, but for those that are sealed here: one that only began does not cost a step
     that is whole. Once the new one is whole too it takes their place, wherever they are.
@@ -260,7 +280,7 @@ def admit(sql: apsw.Connection, policy: Policy, ids: SaveIds, now: float) -> Sav
         SaveSupersededError, StepPublishedError, AbortedError: See ``model.checkpoint``.
     """
     found = saves.saves_of(sql, ids.run, ids.step)
-    save = admitted_save(found, ids)
+    save = admitted_save(found, ids, replaces)
     if save is not None:
         return save
     kept, _ = saves.sealed_and_whole(sql, found)

@@ -39,7 +39,7 @@ FROM_SAVES = f"FROM saves_at AS saves WHERE remote = '{DURABLE}' AND"
 SAVE_COLUMNS = (
     "saves.number, saves.run, saves.step, saves.save_id, saves.state, saves.world_size, "
     "saves.overwrite, saves.started_at, saves.location, saves.published_at, saves.local_only_at, "
-    "saves.wanted"
+    "saves.wanted, saves.replaces"
 )
 PART_COLUMNS = (
     "rank, state, ranks_on_node, sealed_at, EXISTS (SELECT 1 FROM copied_parts AS copy "
@@ -256,14 +256,16 @@ def stored_of(row: Row) -> Stored:
         CatalogDamagedError: The row contradicts itself, or the shard's size.
     """
     raw_bytes, codec, element_size, stored_bytes, stored_digest, packed_frames, *in_pack = row
+    name, start, size_bytes, digest = in_pack
     try:
+        pack = None if None in in_pack else InPack(name, start, size_bytes, unpacked(digest))
         stored = Stored(
             Codec(codec),
             stored_bytes,
             unpacked(stored_digest),
             unpack_frames(packed_frames or b""),
             element_size,
-            _pack_of(*in_pack),
+            pack,
         )
         stored.check(raw_bytes)
     except ValueError as error:
@@ -285,19 +287,12 @@ def row_of_stored(stored: Stored) -> tuple[object, ...]:
     )
 
 
-def _pack_of(
-    name: str | None, start: int | None, size_bytes: int | None, digest: bytes | None
-) -> InPack | None:
-    if name is None or start is None or size_bytes is None or digest is None:
-        return None
-    return InPack(name, start, size_bytes, unpacked(digest))
-
-
 def save_of(row: Row) -> Save:
     number, run, step, save_id, state, world_size, overwrite, *rest = row
-    started_at, location, published_at, local_only_at, wanted = rest
+    started_at, location, published_at, local_only_at, wanted, replaces = rest
     which, when = (number, run, step, save_id), (started_at, location, published_at, local_only_at)
-    return Save(*which, SaveState(state), world_size, bool(overwrite), *when, bool(wanted))
+    what = SaveState(state), world_size, bool(overwrite)
+    return Save(*which, *what, *when, bool(wanted), tuple(replaces.split()))
 
 
 def part_of(row: Row) -> RankPart:

@@ -55,7 +55,7 @@ from cachetier.model.lifecycle import (
     SaveEvent,
     SaveState,
 )
-from cachetier.model.names import DURABLE
+from cachetier.model.names import DURABLE, PEERS_NAME
 from cachetier.model.objects import is_mount
 from cachetier.model.policy import Policy
 from cachetier.model.shard import Shard
@@ -359,13 +359,18 @@ def delete_replaced(sql: apsw.Connection, number: int) -> list[Shard] | None:
 def delete_local_only(sql: apsw.Connection, number: int) -> list[Shard]:
     """Forget a local-only save; nothing happens to one that is wanted or pinned by now.
 
-    Remotely nothing is deleted: another node may have let the step go on.
+    Remotely nothing is deleted, as another node may have let the step go on; but at peers, which
+    would keep a copy until the step is in the bucket.
     """
     save = require_save(sql, number)
     if save.state not in KEPT_SAVES or notes.is_pinned(sql, save.run, save.step):
         return []
     shards = delete_save(sql, number)
-    sql.execute("UPDATE copies SET location = NULL, due = 0 WHERE save = ?", (number,))
+    sql.execute(
+        "UPDATE copies SET location = NULL, due = 0 "
+        "WHERE save = ? AND (remote <> ? OR location = '')",
+        (number, PEERS_NAME),
+    )
     return shards
 
 

@@ -17,7 +17,8 @@ A row of ``copies`` says what a save has reached at one remote, the durable one 
 ``copied_parts`` which parts of ranks are there. A save that begins here has a row for every remote
 from its first instant, so that none is missed; ``due`` marks those with work left. ``saves`` itself
 has what this node decides. The state of the copy at the durable remote follows that of its save,
-as the durable remote decides; ``saves_at`` shows a save with what it has reached at a remote.
+as the durable remote decides; ``saves_at`` shows a save with what it has reached at a remote. What
+another node saw a save replace is in ``replaces``, as ids with a space between.
 
 ``replaced_uploads`` are unfinished uploads of shards that were replaced here: the completion of one
 may be under way still, and would overwrite what replaced it.
@@ -36,65 +37,8 @@ those it cannot be said that a rank never sealed.
 
 from __future__ import annotations
 
-# What is made of the tables of copies; a catalog of the version before gets it as it is.
-_OF_COPIES = """
-    CREATE INDEX due_copies ON copies (remote, save) WHERE due;
-    CREATE INDEX ended_copies ON copies (remote, save)
-        WHERE state IN ('given_up', 'refused', 'superseded');
-    -- From saves to copies, whatever the planner thinks of it: most queries name a state or a step.
-    CREATE VIEW saves_at AS
-        SELECT saves.*, copies.remote, copies.state AS copy_state, copies.location,
-               copies.published_at, copies.due
-        FROM saves CROSS JOIN copies ON copies.save = saves.number;
-    CREATE VIEW owed_shards AS
-        SELECT copies.remote, shards.save, shards.version, shards.size_bytes
-        FROM copies JOIN saves ON saves.number = copies.save
-        JOIN shards ON shards.save = copies.save
-        WHERE copies.due AND copies.state = 'open' AND saves.state IN ('open', 'published')
-          AND shards.state IN ('dirty', 'clean') AND shards.here
-          AND NOT EXISTS (SELECT 1 FROM verified_copies
-                          WHERE version = shards.version AND remote = copies.remote);
-
-    CREATE TRIGGER save_begins AFTER INSERT ON saves
-        BEGIN
-            INSERT INTO copies (save, remote, state, due) VALUES (NEW.number, 'durable',
-                iif(NEW.state = 'published', 'published', 'open'),
-                NEW.state IN ('open', 'local_only'));
-            INSERT INTO copies (save, remote) SELECT NEW.number, name FROM replicas
-                WHERE NEW.state IN ('open', 'local_only');
-        END;
-    CREATE TRIGGER save_is_published AFTER UPDATE OF state ON saves
-        WHEN NEW.state = 'published'
-        BEGIN UPDATE copies SET state = 'published'
-              WHERE save = NEW.number AND remote = 'durable'; END;
-    CREATE TRIGGER save_is_reopened AFTER UPDATE OF state ON saves
-        WHEN NEW.state = 'open' AND OLD.state = 'published'
-        BEGIN UPDATE copies SET state = 'open', due = 1
-              WHERE save = NEW.number AND remote = 'durable'; END;
-    CREATE TRIGGER save_ends AFTER UPDATE OF state ON saves
-        WHEN NEW.state IN ('superseded', 'refused')
-        BEGIN UPDATE copies SET state = NEW.state, due = due AND location IS NOT NULL
-              WHERE save = NEW.number AND (state = 'open' OR remote = 'durable'); END;
-    -- What is deleted is deleted at every replica. An empty location is one that nobody here knows:
-    -- the drain looks for it there.
-    CREATE TRIGGER save_is_deleted AFTER UPDATE OF state ON saves
-        WHEN NEW.state = 'deleted'
-        BEGIN
-            UPDATE copies SET state = 'deleted', due = location IS NOT NULL
-                WHERE save = NEW.number AND remote = 'durable';
-            INSERT INTO copies (save, remote, state, location)
-                SELECT NEW.number, name, 'deleted', '' FROM replicas WHERE true
-                ON CONFLICT (save, remote) DO UPDATE SET state = 'deleted', due = 1,
-                location = coalesce(location, '');
-        END;
-    CREATE TRIGGER shard_leaves BEFORE DELETE ON shards
-        WHEN EXISTS (SELECT 1 FROM copies WHERE save = OLD.save AND location IS NOT NULL AND due)
-        BEGIN INSERT OR IGNORE INTO leftovers
-              VALUES (OLD.save, OLD.name, OLD.version, OLD.digest); END;
-"""
-
 # A new catalog starts with it.
-SCHEMA = f"""
+SCHEMA = """
     CREATE TABLE store (
         id TEXT NOT NULL,
         created_at REAL NOT NULL
@@ -111,6 +55,7 @@ SCHEMA = f"""
         started_at REAL NOT NULL,
         local_only_at REAL,
         wanted INTEGER NOT NULL DEFAULT 0,
+        replaces TEXT NOT NULL DEFAULT '',
         UNIQUE (run, step, save_id)
     ) STRICT;
     -- What a look at the node needs of the saves, whose number only grows: see `figures`.
@@ -359,33 +304,62 @@ SCHEMA = f"""
         reason TEXT NOT NULL,
         superseded_at REAL NOT NULL
     ) STRICT;
-    {_OF_COPIES}
+
+    CREATE INDEX due_copies ON copies (remote, save) WHERE due;
+    CREATE INDEX ended_copies ON copies (remote, save)
+        WHERE state IN ('given_up', 'refused', 'superseded');
+    -- From saves to copies, whatever the planner thinks of it: most queries name a state or a step.
+    CREATE VIEW saves_at AS
+        SELECT saves.*, copies.remote, copies.state AS copy_state, copies.location,
+               copies.published_at, copies.due
+        FROM saves CROSS JOIN copies ON copies.save = saves.number;
+    CREATE VIEW owed_shards AS
+        SELECT copies.remote, shards.save, shards.version, shards.size_bytes
+        FROM copies JOIN saves ON saves.number = copies.save
+        JOIN shards ON shards.save = copies.save
+        WHERE copies.due AND copies.state = 'open' AND saves.state IN ('open', 'published')
+          AND shards.state IN ('dirty', 'clean') AND shards.here
+          AND NOT EXISTS (SELECT 1 FROM verified_copies
+                          WHERE version = shards.version AND remote = copies.remote);
+
+    CREATE TRIGGER save_begins AFTER INSERT ON saves
+        BEGIN
+            INSERT INTO copies (save, remote, state, due) VALUES (NEW.number, 'durable',
+                iif(NEW.state = 'published', 'published', 'open'),
+                NEW.state IN ('open', 'local_only'));
+            INSERT INTO copies (save, remote) SELECT NEW.number, name FROM replicas
+                WHERE NEW.state IN ('open', 'local_only');
+        END;
+    CREATE TRIGGER save_is_published AFTER UPDATE OF state ON saves
+        WHEN NEW.state = 'published'
+        BEGIN UPDATE copies SET state = 'published'
+              WHERE save = NEW.number AND remote = 'durable'; END;
+    CREATE TRIGGER save_is_reopened AFTER UPDATE OF state ON saves
+        WHEN NEW.state = 'open' AND OLD.state = 'published'
+        BEGIN UPDATE copies SET state = 'open', due = 1
+              WHERE save = NEW.number AND remote = 'durable'; END;
+    CREATE TRIGGER save_ends AFTER UPDATE OF state ON saves
+        WHEN NEW.state IN ('superseded', 'refused')
+        BEGIN UPDATE copies SET state = NEW.state, due = due AND location IS NOT NULL
+              WHERE save = NEW.number AND (state = 'open' OR remote = 'durable'); END;
+    -- What is deleted is deleted at every replica. An empty location is one that nobody here knows:
+    -- the drain looks for it there.
+    CREATE TRIGGER save_is_deleted AFTER UPDATE OF state ON saves
+        WHEN NEW.state = 'deleted'
+        BEGIN
+            UPDATE copies SET state = 'deleted', due = location IS NOT NULL
+                WHERE save = NEW.number AND remote = 'durable';
+            INSERT INTO copies (save, remote, state, location)
+                SELECT NEW.number, name, 'deleted', '' FROM replicas WHERE true
+                ON CONFLICT (save, remote) DO UPDATE SET state = 'deleted', due = 1,
+                location = coalesce(location, '');
+        END;
+    CREATE TRIGGER shard_leaves BEFORE DELETE ON shards
+        WHEN EXISTS (SELECT 1 FROM copies WHERE save = OLD.save AND location IS NOT NULL AND due)
+        BEGIN INSERT OR IGNORE INTO leftovers
+              VALUES (OLD.save, OLD.name, OLD.version, OLD.digest); END;
 """
 
 # What brings a catalog of the version before to this one, in one transaction.
-FROM_BEFORE = f"""
-    DROP VIEW owed_shards;
-    DROP TRIGGER save_begins;
-    DROP TRIGGER save_ends;
-    DROP TRIGGER IF EXISTS save_is_deleted;
-    DROP TRIGGER shard_leaves;
-    DROP INDEX unswept_saves;
-    DROP INDEX due_replications;
-    DROP INDEX lost_replications;
-    ALTER TABLE replications RENAME TO copies;
-    ALTER TABLE replicated_parts RENAME TO copied_parts;
-    INSERT INTO copies (save, remote, state, location, published_at, due)
-        SELECT number, 'durable',
-            iif(state IN ('published', 'superseded', 'refused', 'deleted'), state, 'open'),
-            location, published_at,
-            state IN ('open', 'local_only') OR (location IS NOT NULL AND (state = 'deleted'
-                OR (state IN ('published', 'superseded', 'refused') AND NOT swept)))
-        FROM saves;
-    INSERT INTO copied_parts SELECT save, 'durable', rank FROM parts WHERE uploaded;
-    ALTER TABLE saves DROP COLUMN location;
-    ALTER TABLE saves DROP COLUMN published_at;
-    ALTER TABLE saves DROP COLUMN swept;
-    ALTER TABLE parts DROP COLUMN uploaded;
-    {_OF_COPIES}
-"""
-VERSION = 12
+FROM_BEFORE = "ALTER TABLE saves ADD COLUMN replaces TEXT NOT NULL DEFAULT ''"
+VERSION = 13

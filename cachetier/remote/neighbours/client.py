@@ -120,6 +120,11 @@ class HttpPeer:
         found: list[str] = self._json("held", {"run": run, "step": step, "save_id": save_id})
         return found
 
+    def knows(self, run: str, step: int, save_id: str, rank: int) -> bool:
+        """Return whether the node says that it brings a part on, or knows how its save ended."""
+        query = {"run": run, "step": step, "save_id": save_id, "rank": rank}
+        return bool(self._json("knows", query))
+
     def read_blocks(self, wanted: WantedBlocks, into: Into) -> None:
         names = {name: getattr(wanted, name) for name in WantedBlocks.__dataclass_fields__}
         query = {**names, "digest": to_hex(wanted.digest), "held": int(wanted.held)}

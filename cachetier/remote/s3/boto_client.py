@@ -10,6 +10,7 @@ each process 0.15 s at its start. What the client is made to do, and why:
   does not know it.
 - **Connections that can be cut**: each tells the stall guard which call it serves.
 - **Bodies as they are**: urllib3 would cut them into 16 KiB, and the processor would be the limit.
+- **Memory that is used again**: to receive into new memory costs as much as the bytes.
 - **Records together**: TLS gives 16 KiB at a time, each of which would come through every layer.
 - **Programs that give credentials are ended** when they hang: all else that is asked for them has
   a timeout of its own.
@@ -18,11 +19,14 @@ each process 0.15 s at its start. What the client is made to do, and why:
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 import subprocess
 import time
 from dataclasses import dataclass, field
 from functools import cache
+from http.client import HTTPResponse
+from io import DEFAULT_BUFFER_SIZE, BufferedReader
 from typing import TYPE_CHECKING, Any, cast
 
 from botocore.awsrequest import (
@@ -326,6 +330,8 @@ def _watched(connection: Any) -> Any:
     """Return the class ``connection``, such that the stall guard hears of each request on it."""
 
     class Watched(connection):  # type: ignore[misc]  # each of botocore's two
+        response_class = staticmethod(_answer)
+
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **{**options, "blocksize": SEND_BYTES})
             if "ssl_context" in options:
@@ -348,6 +354,24 @@ def _watched(connection: Any) -> Any:
                 data = data[count:]
 
     return Watched
+
+
+def _answer(sock: socket.socket, *arguments: Any, **options: Any) -> HTTPResponse:
+    """Return an answer that is read by a ``_ReusingReader``."""
+    answer = HTTPResponse(sock, *arguments, **options)
+    answer.fp = _ReusingReader(answer.fp.detach())
+    return answer
+
+
+class _ReusingReader(BufferedReader):
+    """Receives each piece of a body in the same memory: a piece lasts until the next one."""
+
+    memory = memoryview(b"")
+
+    def read1(self, size: int = DEFAULT_BUFFER_SIZE, /) -> memoryview:  # type: ignore[override]
+        if len(self.memory) < size:
+            self.memory = memoryview(bytearray(size))
+        return self.memory[: self.readinto1(self.memory[:size])]
 
 
 class _GatheringSocket(ssl.SSLSocket):

@@ -86,6 +86,7 @@ class S3ObjectStore:
             does not: then none is sent, and ``head`` reports none.
         conditional_writes: False where the store ignores ``If-None-Match``: a condition is then
             judged by a HEAD just before the put, which two writers can pass at once.
+        in_order: Whether listings are sorted, and begin behind any key; None: they show it.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class S3ObjectStore:
         *,
         verify: Verify = "checksum",
         conditional_writes: bool = True,
+        in_order: bool | None = None,
         timeouts: Timeouts | None = None,
         at_rest: AtRest = AS_THE_BUCKET_DOES,
     ) -> None:
@@ -105,7 +107,7 @@ class S3ObjectStore:
         timeouts = timeouts or Timeouts()
         self._patience_seconds = timeouts.read_seconds
         self._clients = clients
-        self._in_order: bool | None = None
+        self._in_order = in_order
         self._stalls = timeouts.stalls
 
     @property
@@ -129,7 +131,7 @@ class S3ObjectStore:
         if length == 0:
             return self._nothing(key, start)
         answer = self._open(key, start, length)
-        data = b"".join(self._pieces(key, answer, answer["ContentLength"]))
+        data = b"".join(map(bytes, self._pieces(key, answer, answer["ContentLength"])))
         kept = self._kept_digest(answer)
         if kept is not None and start == 0 and length is None and crc64nvme(data) != kept:
             raise RemoteDigestError(f"{key}: the bytes read are not those that were put", key=key)
@@ -361,7 +363,7 @@ class S3ObjectStore:
                 content.raise_failure()
                 raise
 
-    def _pieces(self, key: str, answer: Answer, size_bytes: int) -> Generator[bytes]:
+    def _pieces(self, key: str, answer: Answer, size_bytes: int) -> Generator[bytes | memoryview]:
         """Yield the body of an answer; an error of its consumer is not an error of the store."""
         with translated_errors("get_object", key):
             for piece in read_slices(answer["Body"], size_bytes, self._patience_seconds):
@@ -492,6 +494,7 @@ class S3Server(Renewed["S3Client"]):
             self,
             verify=remote.verify,
             conditional_writes=remote.conditional_writes,
+            in_order=remote.in_order,
             timeouts=timeouts,
             at_rest=remote.at_rest,
         )

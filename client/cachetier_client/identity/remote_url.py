@@ -38,7 +38,7 @@ _CREDENTIALS = re.compile(
 # What a store can be assumed to do, each with the word for the opposite.
 PROPERTIES = (
     *("path", "virtual", "checksum", "readback", "conditional", "unconditional"),
-    *("plain", "spread", "copy", "nocopy"),
+    *("plain", "spread", "copy", "nocopy", "sorted", "unsorted"),
 )
 
 

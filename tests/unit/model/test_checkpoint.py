@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from cachetier_client.identity.names import SaveIds
 
 from cachetier.errors import CachetierError
-from cachetier.model.checkpoint import RankPart, Save, admitted_save, sealed_here, visible_save
+from cachetier.model.checkpoint import (
+    RankPart,
+    Save,
+    admitted_save,
+    claimant_of,
+    sealed_here,
+    visible_save,
+)
 from cachetier.model.lifecycle import PartState, SaveState
 
 OPEN, LOCAL_ONLY, PUBLISHED, SUPERSEDED, REFUSED, DELETED, REPLICATED, OBJECTS = SaveState
@@ -66,6 +75,23 @@ def test_a_new_save_of_a_published_step_must_mean_to_overwrite() -> None:
 
     assert refusal.value.code == "step_published"
     assert admitted_save(saves, ids("new", overwrite=True)) is None
+
+
+def test_a_save_that_another_node_saw_replace_the_published_one_may_begin_here() -> None:
+    saves = [save(1, PUBLISHED)]
+
+    assert admitted_save(saves, ids("new"), ("save-1",)) is None
+    with pytest.raises(CachetierError):
+        admitted_save(saves, ids("new"), ("another",))
+
+
+def test_what_another_node_saw_a_save_replace_comes_before_it() -> None:
+    finished = replace(save(1, OPEN), replaces=("learned-later", "unknown"))
+    saves = [finished, save(2, PUBLISHED, "learned-later")]
+
+    assert claimant_of(finished, saves).preceding == ("learned-later", "unknown")
+    assert visible_save(saves) is saves[1]
+    assert visible_save(saves, {1}, {1}) is finished
 
 
 def test_the_ranks_of_a_save_agree_on_its_world() -> None:

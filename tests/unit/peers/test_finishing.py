@@ -17,13 +17,20 @@ from cachetier_client.bucket_format.documents import (
     encode,
 )
 from cachetier_client.bucket_format.layout import Layout
-from cachetier_client.bucket_format.publication import MANIFEST_NONCE_KEY
+from cachetier_client.bucket_format.publication import (
+    MANIFEST_NONCE_KEY,
+    ClaimState,
+    claim_state,
+)
 from cachetier_client.bucket_format.uploads import object_metadata
 from cachetier_client.identity.names import SaveIds
 from cachetier_client.io.digests import digest_of
 
+from cachetier.errors import TransientError
 from cachetier.local.catalog.manifests import adopt, save_of
 from cachetier.local.catalog.rows import NewShard
+from cachetier.local.catalog.saves import claimant as claimant_of_save
+from cachetier.local.catalog.saves import save_named
 from cachetier.model.lifecycle import SaveState, ShardState
 from cachetier.model.policy import DRAIN_ALL
 from cachetier.peers.finishing import AGAIN_SECONDS, Finisher
@@ -50,12 +57,16 @@ class Peer:
         self.node = Node(self.cache, MemoryObjectStore(), self.clock)
         self.keeper = KeptObjects(self.cache, 100_000_000, self.clock)
         self.answering = [OWNER]
+        self.asked: list[tuple[str, int, str, int]] = []  # what the owner was asked for
+        self.owner_knows = True
         self.others = MemoryObjectStore()  # what other peers keep
         self.durable: Manifest | None = None  # in the bucket
         self.is_over = False
         membership = SimpleNamespace(
             name="f" * 16,
-            answering=lambda: [SimpleNamespace(name=each) for each in self.answering],
+            answering=lambda: [
+                SimpleNamespace(name=each, knows=self._knows) for each in self.answering
+            ],
         )
         self.finisher = Finisher(
             *(
@@ -69,6 +80,10 @@ class Peer:
             self.clock,
         )
         self._keep()
+
+    def _knows(self, *which: Any) -> bool:
+        self.asked.append(which)
+        return self.owner_knows
 
     def _keep(self) -> None:
         entries = [ShardEntry.of(name, 3, content_of(body)) for name, body in BODIES.items()]
@@ -114,6 +129,10 @@ class Peer:
         return sorted(shard.name for shard in self.node.rows())
 
 
+def _unreachable(*_: Any) -> bool:
+    raise TransientError("it does not answer")
+
+
 @pytest.fixture
 def peer(tmp_path: Path) -> Iterator[Peer]:
     peer = Peer(tmp_path)
@@ -136,6 +155,42 @@ def test_a_part_whose_owner_is_gone_is_put_and_sealed_here(peer: Peer) -> None:
 def test_an_owner_that_answers_now_and_then_finishes_its_step_itself(peer: Peer) -> None:
     for _ in range(5):
         assert peer.look(AFTER_SECONDS - 1) == []
+
+
+def test_an_owner_that_is_back_with_an_older_disk_is_asked_and_its_part_is_finished(
+    peer: Peer,
+) -> None:
+    peer.owner_knows = False
+    peer.look(AFTER_SECONDS + 1)
+    assert peer.look(AFTER_SECONDS - 1) == []
+    assert not peer.asked
+    assert peer.look(1.5) == sorted(BODIES)
+    assert peer.asked == [("run", 1, "save", 3)]
+
+
+def test_an_owner_that_is_there_is_asked_no_more_often_than_one_that_is_gone_is_awaited(
+    peer: Peer,
+) -> None:
+    for _ in range(4 * 60):
+        assert peer.look(AFTER_SECONDS / 60) == []
+    assert len(peer.asked) == 3  # the first wait is that of a node that has just started
+
+
+def test_an_owner_that_cannot_say_what_it_knows_is_asked_again_later(peer: Peer) -> None:
+    peer.look(AFTER_SECONDS + 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peer, "_knows", _unreachable)
+        assert peer.look(AFTER_SECONDS) == []
+    peer.owner_knows = False
+    assert peer.look(AFTER_SECONDS) == sorted(BODIES)
+
+
+def test_an_owner_that_is_there_decides_itself_about_a_step_that_is_published(peer: Peer) -> None:
+    """It may have been told to overwrite it."""
+    peer.look(AFTER_SECONDS + 1)
+    peer.durable, peer.owner_knows = peer.publish("other"), False
+    assert peer.look(AFTER_SECONDS) == []
+    assert not peer.is_over
 
 
 def test_a_node_that_has_just_started_waits_for_an_owner_it_never_heard_of(peer: Peer) -> None:
@@ -236,6 +291,22 @@ def test_a_save_that_replaced_the_one_in_the_bucket_is_finished(peer: Peer) -> N
     peer.publish("save", replaces=("older",))
     assert peer.look(AFTER_SECONDS + 1) == sorted(BODIES)
     assert not peer.is_over
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_it_is_finished_whichever_of_the_two_is_in_the_bucket_first(
+    peer: Peer, is_seen: bool
+) -> None:
+    peer.answering = []
+    older = peer.publish("older")
+    peer.publish("save", replaces=("older",))
+    if is_seen:
+        peer.node.store.write(adopt, DRAIN_ALL, save_of(older), [], 1.0)
+    assert peer.look(AFTER_SECONDS + 1) == sorted(BODIES)
+    found = peer.node.store.read(save_named, "run", 1, "save")
+    assert found is not None
+    claimant = peer.node.store.read(claimant_of_save, found)
+    assert claim_state(claimant, older) is ClaimState.REPLACE_WHEN_WHOLE
 
 
 def test_a_step_whose_manifest_is_unreadable_keeps_its_copies_and_holds_up_no_other(

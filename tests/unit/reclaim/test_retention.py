@@ -11,6 +11,7 @@ from cachetier.local.catalog import copies, figures, saves
 from cachetier.model.checkpoint import Save
 from cachetier.model.levels import Level
 from cachetier.model.lifecycle import SaveState
+from cachetier.model.names import PEERS_NAME
 from cachetier.model.policy import Policy
 from cachetier.reclaim.retention import Retention
 from tests.fakes.fake_clock import FakeClock
@@ -100,6 +101,24 @@ def test_a_step_that_is_removed_for_room_stays_in_the_bucket(make: MakeNode) -> 
     assert removed == [1]
     drained = node.store.read(saves.unfinished_saves)
     assert first.number not in {save.number for save in drained}, "the drain deletes nothing"
+
+
+@pytest.mark.parametrize("was_copied", [False, True])
+def test_a_copy_of_a_removed_step_goes_from_the_peers(make: MakeNode, was_copied: bool) -> None:
+    """They would keep it until the bucket has the step, which never gets it."""
+    node = make(Policy(durable_every=100))
+    node.store.write(copies.configure_replicas, {PEERS_NAME: False})
+    for step in (1, 2):
+        save_step(node, step)
+    first = node.store.read(lambda sql: saves.saves_of(sql, "run", 1))[0]
+    if was_copied:  # before a newer step was durable
+        node.store.write(copies.record_location, first.number, "1", PEERS_NAME)
+    retention_of(node, 1)[0].trim()
+
+    due = node.store.read(copies.due_saves, PEERS_NAME)
+    assert [(save.number, save.state) for save in due if save.step == 1] == (
+        [(first.number, SaveState.DELETED)] if was_copied else []
+    )
 
 
 def test_a_step_that_was_removed_is_gone_for_good_and_says_why(make: MakeNode) -> None:

@@ -206,6 +206,32 @@ def test_a_seal_says_which_ranks_have_sealed_here(store: Store) -> None:
     )
 
 
+def test_a_part_is_known_once_it_is_sealed_and_of_a_save_that_ended_every_one_is(
+    store: Store,
+) -> None:
+    def knows(ids: SaveIds) -> bool:
+        return store.read(parts.knows, ids.run, ids.step, ids.save_id, ids.rank)
+
+    assert not knows(IDS)
+    put(store, IDS, "a")
+    assert not knows(IDS)
+    store.write(parts.seal, store.policy, IDS, None, NOW)
+    assert (knows(IDS), knows(OTHER_RANK), knows(NEWER)) == (True, False, False)
+    publish(store, "save-1")
+    assert knows(OTHER_RANK)
+
+
+def test_what_a_taken_over_save_replaced_is_kept_when_nobody_can_say_it_again(
+    store: Store,
+) -> None:
+    for ids, replaces in ((IDS, ("save-0",)), (OTHER_RANK, ())):
+        store.write(parts.take_over, store.policy, ids, replaces, NOW)
+
+    save = store.read(saves.save_named, "run", 1, "save-1")
+    assert save is not None
+    assert save.replaces == ("save-0",)
+
+
 def test_an_abort_takes_back_one_ranks_shards(store: Store) -> None:
     mine = put(store, IDS, "a").shard
     put(store, OTHER_RANK, "b")
