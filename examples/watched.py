@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 from cachetier_client import Client
@@ -20,8 +21,11 @@ from cachetier_client import Client
 STEPS, EVERY, STEP_SECONDS = 30, 10, 0.3
 
 
-def train(out: Path) -> None:
-    """Write a checkpoint now and then, and delete the one before it."""
+def train(out: Path, minutes_pass: Callable[[int], object]) -> None:
+    """Write a checkpoint now and then, and delete the one before it.
+
+    A real job trains for minutes from one to the next; ``minutes_pass(step)`` stands for them.
+    """
     weights = bytearray(8 << 20)
     for step in range(1, STEPS + 1):
         weights[step] = step
@@ -32,22 +36,28 @@ def train(out: Path) -> None:
             (folder / "model.bin").write_bytes(weights)
             (folder / "trainer_state.json").write_text("{}")
             print(f"step {step} is written")
-            shutil.rmtree(out / f"checkpoint-{step - EVERY}", ignore_errors=True)
+            if step > EVERY:
+                minutes_pass(step - EVERY)
+                shutil.rmtree(out / f"checkpoint-{step - EVERY}")
+
+
+def wait_until_stored(client: Client, step: int) -> None:
+    while step not in [info.step for info in client.steps(level="local")]:
+        time.sleep(0.1)
 
 
 def main() -> None:
     run = f"watched-{uuid.uuid4().hex[:8]}"
-    with tempfile.TemporaryDirectory() as out:
+    with Client(run=run) as client, tempfile.TemporaryDirectory() as out:
         words = ["adopt", out, run, "--rank", "0", "--world-size", "1"]
         command = [sys.executable, "-m", "cachetier", *words]
         watcher = subprocess.Popen(command)
         try:
-            train(Path(out))
+            train(Path(out), lambda step: wait_until_stored(client, step))
         finally:
             watcher.terminate()
             watcher.wait()
         subprocess.run([*command, "--once"], check=True)  # what came last
-    with Client(run=run) as client:
         steps = [info.step for info in client.steps(level="local")]
         weights = client.get_shard(None, steps[-1], "model.bin")
         print(f"steps {steps} are safe on this node; the last has {len(weights)} bytes of weights")

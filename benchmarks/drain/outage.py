@@ -23,13 +23,13 @@ from benchmarks.drain.remote import (
     seconds_until_durable,
     sink,
 )
+from benchmarks.drain.simulated_shares import shares
 from benchmarks.drain.sizes import outage_seconds, sizes_of
 from benchmarks.measures import Result, at_most
 from benchmarks.node import node
 from benchmarks.scratch import Bench
 from cachetier.simulate.events import Events
 from cachetier.simulate.node import SimulatedWork, crowd
-from cachetier.simulate.results import shares
 from cachetier.simulate.store import SimulatedStore
 
 RUN = "outage"

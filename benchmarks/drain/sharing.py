@@ -9,13 +9,13 @@ store allows from the first second on.
 
 from __future__ import annotations
 
+from benchmarks.drain.simulated_shares import burstiness, shares
 from benchmarks.drain.sizes import sizes_of
 from benchmarks.measures import Result, at_least, at_most, median_of
 from benchmarks.scratch import Bench
 from cachetier.remote.call_policy import ASKING
 from cachetier.simulate.events import Events
 from cachetier.simulate.node import SimulatedWork, crowd
-from cachetier.simulate.results import burstiness, shares
 from cachetier.simulate.store import READS_PER_SECOND, WRITES_PER_SECOND, SimulatedStore
 
 NODES = 8

@@ -9,9 +9,14 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from cachetier.simulate.requests import SimulatedRequests
-from cachetier.simulate.results import fairness
 from cachetier.simulate.tier import Tier
 from cachetier.simulate.training import SimulatedTraining
+
+
+def fairness(shares: Sequence[float]) -> float:
+    """Return Jain's index: 1 for equal shares, 1/n when one of n gets everything."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 
 
 @dataclass(frozen=True, slots=True)

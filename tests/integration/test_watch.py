@@ -6,17 +6,18 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from cachetier_client import Client, ServiceUnavailableError
 from cachetier_client.adopt import watcher as module
-from cachetier_client.adopt.bridge import FOLDER
+from cachetier_client.adopt.bridge import FOLDER, Bridge
 from cachetier_client.adopt.inotify import FileEvent, Inotify
 from cachetier_client.adopt.rules import SaveRules
-from cachetier_client.adopt.trainer_folder import LATE_SECONDS, TrainerFolder
+from cachetier_client.adopt.sources import files_of
+from cachetier_client.adopt.trainer_folder import LATE_SECONDS, StepFiles, TrainerFolder
 from cachetier_client.adopt.watcher import Outcome, Watcher
 from cachetier_client.results import Receipt
 
@@ -266,6 +267,58 @@ def test_a_checkpoint_that_is_rotated_away_before_its_turn_is_stored_all_the_sam
     assert heard.taken == ["checkpoint-1", "checkpoint-2"]
     assert stored(client, "r", 2) == whole
     assert [path.name for path in root.iterdir()] == ["checkpoint-1"]
+
+
+def test_a_checkpoint_that_is_half_deleted_when_its_turn_comes_is_never_taken_for_whole(
+    client: Client, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its marker is the last to go, and the watcher, which was held up, looks in the middle."""
+    monkeypatch.setattr(module, "SETTLE_SECONDS", 1.0)
+    looks: list[Sequence[str]] = []
+
+    class HalfGone(TrainerFolder):
+        def step_files(self, saves: Sequence[str]) -> StepFiles:
+            if not looks:
+                (root / "checkpoint-2" / "deep" / "file").unlink()
+                (root / "checkpoint-2" / "model").unlink()
+            looks.append(saves)
+            return super().step_files(saves)
+
+        def unended(self, step: StepFiles) -> str:
+            if len(looks) == 2:
+                shutil.rmtree(root / "checkpoint-2")
+            return super().unended(step)
+
+    save(root / "checkpoint-2", {"model": LARGE, "deep/file": b"x"})
+    heard = Heard()
+    Watcher(HalfGone(str(root), SaveRules()), adopting(client), heard).run(once=True)
+    assert len(looks) == 2
+    ((path, trouble),) = [(each.path, each.trouble) for each in heard.outcomes]
+    assert (path, trouble) == ("checkpoint-2", "was deleted before it could be copied")
+    assert client.steps("r", level="local") == []
+
+
+def test_a_removal_of_links_that_is_cut_short_leaves_nothing_that_is_taken_for_a_save(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save(root / "checkpoint-2", {"model": LARGE})
+    bridge = Bridge(str(root))
+    held = bridge.hold("checkpoint-2", "key", files_of(str(folder)))
+    assert held is not None
+    removed: list[str] = []
+
+    def cut_short(path: str, *, ignore_errors: bool) -> None:
+        assert ignore_errors
+        os.unlink(os.path.join(path, "checkpoint-2", "model"))
+        removed.append(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", cut_short)
+        bridge.release("key")
+    assert len(removed) == 1
+    assert bridge.kept() == []
+    bridge.close()
+    assert not (root / FOLDER).exists()
 
 
 def test_a_file_that_is_rewritten_through_its_first_name_is_not_stored_under_the_old_save(

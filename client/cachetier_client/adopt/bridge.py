@@ -50,16 +50,19 @@ class Bridge:
                 os.link(file.path, os.path.join(making, below), follow_symlinks=False)
             os.rename(making, held)
         except FileNotFoundError:
-            self.release(_UNFINISHED + key)
+            self.release(key)
             raise
         except OSError:  # not on this file system, or not on this disk any more
-            self.release(_UNFINISHED + key)
+            self.release(key)
             return None
         return os.path.join(held, path)
 
     def release(self, key: str) -> None:
-        """Remove the links of a step, if there are any."""
-        shutil.rmtree(os.path.join(self.folder, key), ignore_errors=True)
+        """Remove the links of a step, if there are any; of a removal cut short no half is kept."""
+        going = os.path.join(self.folder, _UNFINISHED + key)
+        with contextlib.suppress(OSError):
+            os.rename(os.path.join(self.folder, key), going)
+        shutil.rmtree(going, ignore_errors=True)
 
     def kept(self) -> list[str]:
         """Return the folders of links that an earlier process left, oldest first.
@@ -72,7 +75,7 @@ class Bridge:
             return []
         for key in keys:
             if key.startswith(_UNFINISHED):
-                self.release(key)
+                shutil.rmtree(os.path.join(self.folder, key), ignore_errors=True)
         return [key for key in keys if not key.startswith(_UNFINISHED)]
 
     def _made_at(self, key: str) -> int:

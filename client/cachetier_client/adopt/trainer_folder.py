@@ -201,6 +201,13 @@ class TrainerFolder:
             tuple(saves), base, origin, tuple(sorted(named, key=lambda each: each.name))
         )
 
+    def changed_at(self, step: StepFiles) -> float:
+        """Return when a file last came to a step's folders, or went from them, in UTC seconds."""
+        walks = (os.walk(self.full(save)) for save in step.saves)
+        folders = {folder for walk in walks for folder, _, _ in walk}
+        folders |= {os.path.dirname(file.path) for file in step.files}
+        return max(os.stat(folder).st_mtime for folder in folders)
+
     def unended(self, step: StepFiles) -> str:
         """Return what a step lacks to have ended, or nothing: markers, and files of every rank."""
         for save in step.saves:

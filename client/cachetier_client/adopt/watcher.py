@@ -133,7 +133,7 @@ class Watcher:
             self._take_kept()
             self._note_all()
             self.look()
-            while not (once or self._stopping.is_set()):
+            while not self._stopping.is_set() and (not once or self._has_due()):
                 self.listen()
                 self.look()
             if once:
@@ -153,6 +153,10 @@ class Watcher:
     def stop(self) -> None:
         """Have ``run`` return; the next watcher makes the copy that is under way."""
         self._stopping.set()
+
+    def _has_due(self) -> bool:
+        soon = self._clock.monotonic() + SETTLE_SECONDS
+        return any(recent.due <= soon for recent in self._recent.values())
 
     # --- listening -------------------------------------------------------------------------------
 
@@ -236,6 +240,11 @@ class Watcher:
             trouble = self._folder.unended(found)
             again = min(limit, NEVER if recent.warned else WARN_SECONDS)
         if not trouble:
+            age = self._clock.now() - self._folder.changed_at(found)
+            if 0 <= age < SETTLE_SECONDS and quiet_seconds < WARN_SECONDS:  # it may be going
+                recent.due = self._clock.monotonic() + SETTLE_SECONDS - age
+                self._recent[step] = recent
+                return
             self._hold(step, found, key)
             return
         if self._once or quiet_seconds >= again:
@@ -325,8 +334,8 @@ class Watcher:
 
         Of the last its trouble is told, and no disk fills with what nobody takes.
         """
-        self._bridge.release(save.key)
         self._pending.pop(save.key, None)
+        self._bridge.release(save.key)
 
     def _is_intact(self, save: EndedSave) -> bool:
         """Return whether the files are those that had ended, and not rewritten through a link."""

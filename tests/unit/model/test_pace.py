@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from benchmarks.drain.simulated_shares import shares
 from cachetier.model.pace import (
     GENTLE_CUT,
     LEAST_RATE,
@@ -15,7 +16,6 @@ from cachetier.model.pace import (
 )
 from cachetier.simulate.events import Events
 from cachetier.simulate.node import SimulatedWork, crowd
-from cachetier.simulate.results import shares
 from cachetier.simulate.store import SimulatedStore
 
 PARTS = SimulatedWork(size_bytes=1 << 20)

@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import pytest
 
+from benchmarks.drain.simulated_shares import burstiness, shares
 from cachetier.remote.call_policy import ASKING
 from cachetier.simulate.events import Alarm, Events
 from cachetier.simulate.link import SimulatedLink
 from cachetier.simulate.node import SimulatedNode, SimulatedWork, crowd
 from cachetier.simulate.requests import SimulatedPlace
-from cachetier.simulate.results import burstiness, shares
 from cachetier.simulate.store import READS_PER_SECOND, SimulatedAnswer, SimulatedStore, TokenBucket
 
 SMALL = SimulatedWork(size_bytes=1 << 20)

@@ -10,6 +10,7 @@ from itertools import chain
 from statistics import mean, pvariance
 
 from cachetier.simulate.node import SimulatedNode
+from cachetier.simulate.outcome import fairness
 
 BURST_SECONDS = 0.1
 
@@ -34,12 +35,6 @@ class SimulatedShares:
     @property
     def rejected_share(self) -> float:
         return self.rejected / max(1, self.rejected + sum(self.accepted))
-
-
-def fairness(shares: Sequence[float]) -> float:
-    """Return Jain's index: 1 for equal shares, 1/n when one of n gets everything."""
-    squares = sum(share * share for share in shares)
-    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 
 
 def shares(nodes: Sequence[SimulatedNode], since: float, until: float) -> SimulatedShares:
