@@ -27,7 +27,6 @@ class Sizes:
     bursts: int
     burst_seconds: float
     concurrent_puts: int
-    drained_bytes: int
     catalog_shards: int
     starts: int
 
@@ -41,7 +40,6 @@ FULL = Sizes(
     bursts=7,
     burst_seconds=1.2,
     concurrent_puts=8,
-    drained_bytes=1 << 30,
     catalog_shards=1_000_000,
     starts=5,
 )
@@ -54,7 +52,6 @@ QUICK = Sizes(
     bursts=2,
     burst_seconds=0.2,
     concurrent_puts=2,
-    drained_bytes=9 << 20,
     catalog_shards=2_000,
     starts=1,
 )

@@ -40,12 +40,13 @@ CAPACITY_BYTES = 10 << 30
 
 def put_many(client: Client, step: int, count: int, body: bytes = BODY) -> list[float]:
     """Put ``count`` small shards one after the other; return the seconds of each."""
-    taken = []
-    for number in range(count):
-        began = time.perf_counter()
-        client.put_shard(body, run="small", step=step, name=f"shard-{number}", rank=0, world_size=1)
-        taken.append(time.perf_counter() - began)
-    return taken
+    return [put_one(client, step, number, body) for number in range(count)]
+
+
+def put_one(client: Client, step: int, number: int, body: bytes = BODY) -> float:
+    began = time.perf_counter()
+    client.put_shard(body, run="small", step=step, name=f"shard-{number}", rank=0, world_size=1)
+    return time.perf_counter() - began
 
 
 def measure(bench: Bench) -> list[Result]:

@@ -109,16 +109,14 @@ def restore(
     cache = bench.directory / f"cold-{step}-{number}"
     with (
         node(cache, remote=endpoint, settings=settings) as service,
-        _ranks(service.url, step, each, ranks) as started,
+        waiting_ranks(service.url, step, each, range(ranks)) as started,
     ):
         settle()
         touch_memory(2 * each * ranks)  # for the copy on the disk, and for what ranks have
         pids = [service.pid, *(rank.pid for rank in started)]
         used, began = processes.Used(pids), time.perf_counter()
         for rank in started:
-            assert rank.stdin is not None
-            rank.stdin.write("\n")
-            rank.stdin.flush()
+            begin(rank)
         for rank in started:
             assert rank.stdout is not None
             float(rank.stdout.readline())
@@ -128,7 +126,10 @@ def restore(
 
 
 @contextmanager
-def _ranks(url: str, step: int, each: int, count: int) -> Iterator[list[subprocess.Popen[str]]]:
+def waiting_ranks(
+    url: str, step: int, each: int, shards: Sequence[int]
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Start a rank for each of ``shards``; it waits for ``begin``."""
     command = [sys.executable, "-m", "benchmarks.link.rank", url, RUN, str(step)]
     started = [
         subprocess.Popen(
@@ -138,7 +139,7 @@ def _ranks(url: str, step: int, each: int, count: int) -> Iterator[list[subproce
             stdout=subprocess.PIPE,
             text=True,
         )
-        for number in range(count)
+        for number in shards
     ]
     try:
         for rank in started:
@@ -149,6 +150,12 @@ def _ranks(url: str, step: int, each: int, count: int) -> Iterator[list[subproce
     finally:
         for rank in started:
             rank.communicate()
+
+
+def begin(rank: subprocess.Popen[str]) -> None:
+    assert rank.stdin is not None
+    rank.stdin.write("\n")
+    rank.stdin.flush()
 
 
 def _ranged(remote: RunningSink, size_bytes: int) -> float:
