@@ -18,7 +18,7 @@ from cachetier.remote.s3.boto_client import Credentials
 from cachetier.testing.s3_endpoint import DEFAULT_BUCKET, S3Endpoint
 
 _TURN = threading.RLock()
-"""Held by whoever changes what moto has: a request that writes, and the look that forgets all."""
+"""Held by whoever changes what moto has: a request that writes, or ``forget_buckets``."""
 
 
 @contextmanager

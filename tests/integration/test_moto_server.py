@@ -1,4 +1,4 @@
-"""moto as a stand-in for S3: writes, and the look that forgets all, take turns."""
+"""moto as a stand-in for S3: a write and ``forget_buckets`` take turns."""
 
 from __future__ import annotations
 
