@@ -76,7 +76,7 @@ def told(call: Callable[[], Any]) -> Any:
             "message": error.message,
             "failures": {str(rank): text for rank, text in error.failures.items()},
             "missing": list(error.missing),
-            "in_time": time.monotonic() - began < 20,
+            "in_time": time.monotonic() - began < 60,  # a collective would wait half an hour
         }
 
 

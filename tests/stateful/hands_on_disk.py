@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.stateful.two_nodes import World
 
 REPAIRS = 3
-CLOSED_SECONDS = 10.0  # on a busy machine, until a thread of a restore has closed what it read
+CLOSED_SECONDS = 60.0  # on a busy machine, until a thread of a restore has closed what it read
 
 Deed = Callable[[], None]
 
