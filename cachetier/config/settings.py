@@ -178,6 +178,7 @@ CORES = checked(TEXT, parsed_cores)
 COMPRESSIONS = checked(text_or_table(TEXT), rules_of)
 RATE = checked(TEXT, _check_rate)
 WORD = SettingType(str, {"type": ["string", "integer"]})
+EVERY = SettingType(str, {**WORD.schema, "minimum": 1})
 RATES = checked(listed(TEXT, ","), parsed_bandwidth)
 WATERMARKS = checked(listed(number(above=0, at_most=1), ","), _check_watermarks)
 
@@ -332,7 +333,7 @@ class Settings:
         "limit.",
     )
     durable_every: tuple[str, ...] = setting(
-        checked(listed(WORD, ","), _check_every),
+        checked(listed(EVERY, ","), _check_every),
         ("1",),
         "Only steps divisible by it are drained; the others are local-only. With `newest` "
         "(`10, newest`) a published step makes older ones not yet begun local-only, too.",

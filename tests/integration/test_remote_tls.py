@@ -17,8 +17,9 @@ from cachetier_client.io.digests import digest_of
 from benchmarks.drain.link import Shape
 from benchmarks.drain.remote import RunningSink, sink
 from cachetier.errors import RemoteError, TransientError
+from cachetier.remote.s3.boto_client import RECORD_BYTES
 from cachetier.remote.s3.store import S3ObjectStore
-from cachetier.remote.stall_guard import SLICE_BYTES, StallWatch, Timeouts
+from cachetier.remote.stall_guard import RECEIVE_BYTES, StallWatch, Timeouts
 from tests.integration.certificates import Authority
 from tests.integration.two_remotes import until
 
@@ -107,7 +108,7 @@ def test_records_come_together_where_tls_would_give_one_at_a_time(store: S3Objec
     taken = Taken()
     store.read_into("together", 0, taken)
     assert taken.bytes == BODY
-    assert max(taken.sizes) == SLICE_BYTES
+    assert RECORD_BYTES < max(taken.sizes) <= RECEIVE_BYTES
 
 
 def test_the_pieces_of_a_body_come_into_the_same_memory(store: S3ObjectStore) -> None:
@@ -116,7 +117,7 @@ def test_the_pieces_of_a_body_come_into_the_same_memory(store: S3ObjectStore) ->
     taken = Taken()
     store.read_into("again", 0, taken)
     assert taken.bytes == BODY
-    assert len(taken.sizes) > 5
+    assert len(taken.sizes) > 2
     assert len(taken.memories) == 1
 
 

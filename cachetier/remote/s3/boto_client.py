@@ -379,8 +379,7 @@ class _GatheringSocket(ssl.SSLSocket):
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         count = super().recv_into(buffer, nbytes, flags)
-        room = nbytes or len(buffer)
-        until = time.monotonic() + GATHER_SECONDS
+        room, until = nbytes or len(buffer), time.monotonic() + GATHER_SECONDS
         with memoryview(buffer) as view:
             while room > RECORD_BYTES and 0 < count < room and time.monotonic() < until:
                 more = cast("int", self.read(room - count, view[count:room]))

@@ -73,6 +73,7 @@ def test_whatever_is_written_is_read_or_refused_in_a_few_words(name: str, value:
 
 
 @given(st.sampled_from(PLAIN), st.booleans() | st.integers(-2, 5_000) | st.floats(-2, 5_000))
+@example("durable_every", 0)
 def test_the_schema_takes_of_numbers_and_switches_what_the_service_does(
     name: str, value: float
 ) -> None:

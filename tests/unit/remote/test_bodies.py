@@ -13,7 +13,7 @@ from cachetier_client.io.digests import from_base64, to_base64
 from cachetier.errors import TransientError
 from cachetier.remote.stall_guard import (
     LEAST_BYTES_PER_SECOND,
-    SLICE_BYTES,
+    RECEIVE_BYTES,
     ReadableBody,
     read_slices,
 )
@@ -125,12 +125,12 @@ def test_what_pieces_raise_is_remembered_whatever_becomes_of_it_on_its_way() -> 
 
 
 def test_slices_are_bounded_and_the_stream_is_read_to_its_end() -> None:
-    stream = Stream([b"a" * SLICE_BYTES, b"b" * 5])
+    stream = Stream([b"a" * RECEIVE_BYTES, b"b" * 5])
 
-    pieces = list(read_slices(stream, SLICE_BYTES + 5, 1.0))
+    pieces = list(read_slices(stream, RECEIVE_BYTES + 5, 1.0))
 
-    assert b"".join(pieces) == b"a" * SLICE_BYTES + b"b" * 5
-    assert stream.asked == [SLICE_BYTES, 5, 1]
+    assert b"".join(pieces) == b"a" * RECEIVE_BYTES + b"b" * 5
+    assert stream.asked == [RECEIVE_BYTES, 5, 1]
     assert stream.closed
 
 
