@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from cachetier_client import Client
@@ -83,7 +82,7 @@ def _sampled(pid: int) -> Iterator[list[int]]:
         while True:
             total = 0
             for each in (pid, *processes.children_of(pid)):
-                with contextlib.suppress(OSError):  # it has ended
+                with suppress(OSError):  # it has ended
                     total += processes.proportional_bytes(each)
             sums.append(total)
             if over.wait(SAMPLE_SECONDS):

@@ -18,7 +18,7 @@ RANGE_BYTES = RANGE_BLOCKS * BLOCK_BYTES
 GIB = 1 << 30
 EACH = (8e6, 60e6, 90e6)
 # Processor seconds per GiB and bytes a second of one process: benchmarks/README.md.
-DRAIN_SECONDS, RESTORE_SECONDS = 0.7, 1.6
+DRAIN_SECONDS, RESTORE_SECONDS = 0.7, 0.9
 DRAIN_RATE, RESTORE_RATE = 1.2e9, 0.83e9
 CHECKPOINT = 2e12
 
