@@ -148,6 +148,11 @@ class Carriers:
         """
         return _CarriedObjectStore(store, self, remote, received)
 
+    def prepare(self) -> None:
+        """Have one carrier, for jobs that come soon."""
+        if self._limit:
+            self._carrier_at(0)
+
     def pids(self) -> Sequence[int]:
         """Return the processes of all carriers there are."""
         return [each.pid for each in self._places if each is not None and each.is_alive]

@@ -37,8 +37,9 @@ from cachetier.telemetry.events import tell
 log = logging.getLogger(__name__)
 
 ANSWER_THREADS = 8
-# Between two wake-ups: thousands of puts a second must not each cost a switch of threads.
-QUIET_SECONDS = 0.1
+# Between two wake-ups, for each change since the last: thousands of puts a second must not each
+# cost a switch of threads, and a seal right after a put does not wait long.
+QUIET_SECONDS, QUIET_AT_MOST_SECONDS = 0.03, 0.1
 LOOK_SECONDS = 5.0
 
 
@@ -263,9 +264,10 @@ class DrainLink:
         return {"refused": code}, message.encode("utf-8", "replace"), None  # a path may be no text
 
     def _wake(self) -> None:
-        seen = 0
-        while not self._closed.wait(QUIET_SECONDS):
+        seen, quiet_seconds = 0, 0.0
+        while not self._closed.wait(quiet_seconds):
             rings = self._changes.next_ring(seen, LOOK_SECONDS)
+            quiet_seconds = min(QUIET_SECONDS * (rings - seen), QUIET_AT_MOST_SECONDS)
             if rings != seen:
                 seen = rings
                 with suppress(OSError), self._sending:  # as above

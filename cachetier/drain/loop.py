@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from cachetier_client.bucket_format.uploads import SINGLE_PUT_BYTES
 from cachetier_client.clock import Clock
 
 from cachetier.drain.channel import AskingEnd, ChannelClosedError, RefusedReportError
@@ -22,7 +23,7 @@ from cachetier.drain.pace.traffic import Traffic
 from cachetier.drain.priority.gates import ComputeSlots, Gates
 from cachetier.drain.publish.publisher import Publisher
 from cachetier.drain.publish.store_claim import StoreClaimer
-from cachetier.drain.schedule.tasks import Task
+from cachetier.drain.schedule.tasks import Task, TaskKind
 from cachetier.drain.serve.service import DrainService
 from cachetier.drain.upload.buffers import PIECE_BYTES, Buffers
 from cachetier.drain.upload.compression_choice import Chooser
@@ -107,8 +108,12 @@ class DrainLoop:
         size: Size,
         open_store: OpenStore | None = None,
         store_clock: StoreClock | None = None,
+        prepare: Callable[[], object] = lambda: None,
     ) -> None:
-        """A drain to ``bucket``; ``open_store`` opens others of its server, whose clock it is."""
+        """A drain to ``bucket``; ``open_store`` opens others of its server, whose clock it is.
+
+        ``prepare`` is called whenever large tasks come, beside them.
+        """
         self._serve = serve
         self._signals = signals
         self._traffic = traffic
@@ -121,7 +126,8 @@ class DrainLoop:
         self._pieces = Buffers(size.parts * PIECE_BYTES)
         self.gates = Gates(ComputeSlots(size.threads), ComputeSlots(size.uploads + size.parts))
         self._remote_health = RemoteHealth(probe, self._report_health, clock)
-        claim = StoreClaimer(serve, bucket, store_id)
+        self._prepare = prepare
+        self._claim = claim = StoreClaimer(serve, bucket, store_id)
         each = InBatches(self._parts)
         publisher = Publisher(bucket, clock, each=each, confirm=claim.confirm)
         self._compressor = Compressor(size.threads, self.gates.compute.slot)
@@ -191,8 +197,7 @@ class DrainLoop:
     def _dispatch(self) -> None:
         while not self._signals.stopping():
             self._remote_health.probe()
-            room = self._room()
-            wait_seconds = self._fetch(max(0, room))
+            wait_seconds = self._fetch(max(0, self._room()))
             if self._remote_health.is_away:
                 wait_seconds = self._remote_health.seconds_until_probe()
             elif self._outstanding:
@@ -223,11 +228,19 @@ class DrainLoop:
         self._traffic.handed_out(size_bytes, all_of_it=len(handout.tasks) < room)
         for task in handout.tasks:
             self._tasks.put(task)
+        self._go_ahead(handout.tasks)
         self._traffic.hurried, self._traffic.rate_limit = handout.hurried, handout.rate_limit
         due_in_seconds = handout.due_in_seconds
         if room and due_in_seconds is None and was_idle and not handout.tasks:
             self._remote_health.succeeded()  # nothing is left that could tell
         return IDLE_SECONDS if due_in_seconds is None else min(IDLE_SECONDS, due_in_seconds)
+
+    def _go_ahead(self, tasks: Sequence[Task]) -> None:
+        """Do what uploads would wait for while they cannot begin yet; a failure is theirs."""
+        if any(task.kind is TaskKind.CLAIM for task in tasks):
+            self._parts.submit(self._claim.identity)
+        if any(task.size_bytes > SINGLE_PUT_BYTES for task in tasks):
+            self._parts.submit(self._prepare)
 
     def _report_health(self, health: Health) -> None:
         self._serve.report_health(health)

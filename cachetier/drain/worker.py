@@ -284,8 +284,7 @@ class Worker:
         left: tuple[str, ...] = ()
         if location is not None:
             left = self._publisher.delete(task.claimant, location, self._ours(task))
-        example = left[0] if left else None
-        self._serve.save_removed(task.save, len(left), example)
+        self._serve.save_removed(task.save, len(left), left[0] if left else None)
 
     def _sweep(self, task: Task) -> None:
         self._publisher.sweep(task.claimant, task.place, self._ours(task))
@@ -298,8 +297,7 @@ class Worker:
             found: set[str] = set()
             for at in range(0, len(names), NAMES_AT_ONCE):
                 asked = tuple(names[at : at + NAMES_AT_ONCE])
-                known = self._serve.names_of_save(task.save, asked)
-                found.update(known)
+                found.update(self._serve.names_of_save(task.save, asked))
             return found
 
         return ours

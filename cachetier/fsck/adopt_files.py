@@ -188,8 +188,7 @@ class FileAdopter:
         """Return the manifest of a save; None where another one has the step, or none."""
         step = ids.run, ids.step
         if step not in self._manifests:
-            seen = self._durable.manifest(*step)
-            self._manifests[step] = manifest_of(seen)
+            self._manifests[step] = manifest_of(self._durable.manifest(*step))
         manifest = self._manifests[step]
         return manifest if manifest is not None and manifest.save_id == ids.save_id else None
 

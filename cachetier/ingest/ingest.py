@@ -71,9 +71,19 @@ class Ingest(Protocol):
         timeout_seconds: float,
         *,
         memory: bool = False,
-    ) -> Staged | RemoteStage: ...
+    ) -> Staged | RemoteStage:
+        """Reserve room for a shard and create its file; ``size_bytes`` None reserves a first step.
 
-    def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int: ...
+        With ``memory`` the file is in memory, if its size is known and there is room for it there.
+
+        Raises:
+            BackpressureError: No room before the deadline, or the caller still writes to a put that
+                went past its reservation.
+            InvalidNameError, InvalidRequestError: Refused up front.
+        """
+
+    def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
+        """Reserve room for ``total_bytes`` of a shard; see ``Admission.extend``."""
 
     def commit(
         self,
@@ -82,9 +92,11 @@ class Ingest(Protocol):
         name: str,
         content: Content,
         facts: ShardFacts = NO_FACTS,
-    ) -> Receipt: ...
+    ) -> Receipt:
+        """Check what was declared, make the shard safe and promise so; on error nothing is kept."""
 
-    def abort(self, staged: Staged | RemoteStage) -> None: ...
+    def abort(self, staged: Staged | RemoteStage) -> None:
+        """Leave nothing of a staged shard behind."""
 
     def begin_inline(
         self,
@@ -95,7 +107,15 @@ class Ingest(Protocol):
         timeout_seconds: float | None,
         *,
         facts: ShardFacts = NO_FACTS,
-    ) -> Finish: ...
+    ) -> Finish:
+        """Begin to commit a small shard inside the catalog; what is returned ends that, and must.
+
+        Shards that were begun before the first of them ends share one sync.
+
+        Raises:
+            DigestMismatchError: ``body`` is not what ``digest`` says.
+            MustWaitError: There is no room, and ``timeout_seconds`` is None.
+        """
 
 
 class NodeIngest:
@@ -128,15 +148,6 @@ class NodeIngest:
         *,
         memory: bool = False,
     ) -> Staged | RemoteStage:
-        """Reserve room for a shard and create its file; ``size_bytes`` None reserves a first step.
-
-        With ``memory`` the file is in memory, if its size is known and there is room for it there.
-
-        Raises:
-            BackpressureError: No room before the deadline, or the caller still writes to a put that
-                went past its reservation.
-            InvalidNameError, InvalidRequestError: Refused up front.
-        """
         _check(name, size_bytes)
         self._admission.refuse_who_has_too_much()
         self._after_asking(
@@ -149,7 +160,6 @@ class NodeIngest:
         return staged or self._through(ids, name, size_bytes)
 
     def extend(self, staged: Staged, total_bytes: int, timeout_seconds: float) -> int:
-        """Reserve room for ``total_bytes`` of a shard; see ``Admission.extend``."""
         return self._admission.extend(staged, total_bytes, timeout_seconds)
 
     def commit(
@@ -160,7 +170,6 @@ class NodeIngest:
         content: Content,
         facts: ShardFacts = NO_FACTS,
     ) -> Receipt:
-        """Check what was declared, make the shard safe and promise so; on error nothing is kept."""
         try:
             content.checked()
             facts.check(content.size_bytes)
@@ -176,7 +185,6 @@ class NodeIngest:
         return receipt
 
     def abort(self, staged: Staged | RemoteStage) -> None:
-        """Leave nothing of a staged shard behind."""
         if isinstance(staged, Staged):
             self._store.discard(staged)
         else:
@@ -192,14 +200,6 @@ class NodeIngest:
         *,
         facts: ShardFacts = NO_FACTS,
     ) -> Finish:
-        """Begin to commit a small shard inside the catalog; what is returned ends that, and must.
-
-        Shards that were begun before the first of them ends share one sync.
-
-        Raises:
-            DigestMismatchError: ``body`` is not what ``digest`` says.
-            MustWaitError: There is no room, and ``timeout_seconds`` is None.
-        """
         _check(name, len(body))
         if len(body) > INLINE_BYTES:
             raise InvalidRequestError(f"{len(body)} bytes are too many for an inline shard")

@@ -89,10 +89,12 @@ class CommitResult(Protocol):
     """The result of a commit of new bytes: see ``parts.Committed``."""
 
     @property
-    def replaced(self) -> Sequence[Shard]: ...
+    def replaced(self) -> Sequence[Shard]:
+        """The shards whose bytes nobody needs any more."""
 
     @property
-    def repeated(self) -> bool: ...
+    def repeated(self) -> bool:
+        """Whether the same bytes were here before; the new ones go."""
 
 
 Kept = TypeVar("Kept", bound=CommitResult)

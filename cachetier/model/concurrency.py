@@ -26,7 +26,7 @@ from enum import Enum, auto
 
 FIRST = 8
 BLIND = 64  # what the opening goes to without an answer, or bytes that flow well
-LOOK_SECONDS, LOOK_AT_LAST_SECONDS, SEE_SECONDS = 0.05, 0.15, 0.4
+LOOK_SECONDS, LOOK_AT_LAST_SECONDS, SEE_SECONDS = 0.05, 0.15, 0.2
 FLOWS_BYTES_PER_SECOND = 1e6  # of a connection; below it the link is full, unless
 GROWS = 1.3  # bytes flow so much faster with twice as many
 ANSWERS_DUE = 1.5  # how much longer than bytes promise answers may take
@@ -247,7 +247,7 @@ class Search:
         rate = seen.rate(now, moved)
         if unsent <= seen.begun_bytes / 10 or rate < SHARED_BYTES_PER_SECOND * self.size:
             seen.go_on(now, 0.0)
-            return SEE_SECONDS
+            return LOOK_SECONDS / 4
         self.size = min(2 * self.size, self._limit)
         seen.go_on(now, rate)
         return LOOK_SECONDS / 4

@@ -201,7 +201,8 @@ class Objects(ReadableObjects, Protocol):
     """The objects of a node's mounts. Errors are those of objects in ``cachetier.errors``."""
 
     @property
-    def mounts(self) -> Sequence[Mount]: ...
+    def mounts(self) -> Sequence[Mount]:
+        """All mounts of the node."""
 
     def watermark(self, mount: Mount) -> int:
         """Return the highest version of a mount that was acknowledged by now; 0 for none."""
@@ -311,14 +312,14 @@ class Objects(ReadableObjects, Protocol):
 
 
 class PieceBytes(Protocol):
-    """The verified bytes of an opened piece.
-
-    ``descriptor`` is that of a local file whose bytes may be sent as they are (by sendfile), after
-    each block was held against its digest; None for bytes in memory, or that still arrive.
-    """
+    """The verified bytes of an opened piece."""
 
     @property
-    def descriptor(self) -> int | None: ...
+    def descriptor(self) -> int | None:
+        """The local file whose bytes may be sent as they are (by sendfile), once verified.
+
+        Each block is held against its digest first. None for bytes in memory, or that still arrive.
+        """
 
     def read_block(self, number: int) -> bytes | memoryview:
         """Return block ``number`` of 4 MiB, verified; waits for one that still arrives."""

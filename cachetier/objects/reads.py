@@ -82,8 +82,7 @@ class ObjectReads:
         narrowed = mount.prefix if mount.prefix.startswith(prefix) else prefix
         if limit == 0 or not narrowed.startswith(mount.prefix):
             return Page((), (), None)
-        asked = Asked(prefix, delimiter)
-        folded = asked.folded(mount.prefix)
+        folded = Asked(prefix, delimiter).folded(mount.prefix)
         if folded is not None:  # all of the mount is one entry
             whole = Asked(mount.prefix, "")
             one = self._entries(mount, whole, "", 1) if folded > after else ([], None)

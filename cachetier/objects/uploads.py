@@ -79,8 +79,8 @@ class ObjectUploads:
         checksums: Mapping[str, str] = {},
     ) -> StoredPart:
         self._intake.checked(bytes_of, lambda: _check_number(number))
-        of_size = f"{content.size_bytes:016x}"  # the same part put again has the same ETag
-        etag = etag_of(content.digest, of_size, md5=md5)
+        # The same part put again has the same ETag.
+        etag = etag_of(content.digest, f"{content.size_bytes:016x}", md5=md5)
         new = NewPart(number, etag, checksums, piece_of(content, bytes_of))
         committed = self._intake.commit(
             *(mount, bytes_of, content, 0.0),

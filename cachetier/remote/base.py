@@ -32,7 +32,8 @@ class Pieces(Protocol):
     def size_bytes(self) -> int:
         """The size of all pieces together."""
 
-    def __iter__(self) -> Iterator[memoryview]: ...
+    def __iter__(self) -> Iterator[memoryview]:
+        """Begin to read."""
 
 
 Body: TypeAlias = bytes | memoryview | Pieces

@@ -263,7 +263,8 @@ class Each(Protocol):
 
     def __call__(
         self, function: Callable[[Item], Found], items: Iterable[Item], /
-    ) -> Iterator[Found]: ...
+    ) -> Iterator[Found]:
+        """Yield what ``function`` returns for each item."""
 
 
 class InBatches:

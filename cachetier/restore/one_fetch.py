@@ -61,9 +61,12 @@ class PeerNode(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name that peers know it by."""
+
     @property
-    def domain(self) -> str: ...
+    def domain(self) -> str:
+        """The failure domain that it is of."""
 
     def read_blocks(self, wanted: WantedBlocks, into: Into) -> None:
         """Fill ``into`` with the blocks, as ``ObjectStore.read_into`` does."""
@@ -79,9 +82,12 @@ class Peers(Protocol):
     """The nodes that share their restores; ``name`` and ``domain`` are this node's."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name that peers know it by."""
+
     @property
-    def domain(self) -> str: ...
+    def domain(self) -> str:
+        """The failure domain that it is of."""
 
     def answering(self) -> Sequence[PeerNode]:
         """Return the other nodes that answered lately."""

@@ -67,8 +67,7 @@ class Incidents:
         listener = self._listener(client_id)
         if listener is None:
             return []
-        seen = listener.seen
-        found = self._store.read(notes.incidents_after, seen)
+        found = self._store.read(notes.incidents_after, listener.seen)
         concerned = [i for i in found if i.at >= listener.since and i.run in listener.runs]
         if found and (clear or not concerned):
             listener.seen = found[-1].number

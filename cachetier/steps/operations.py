@@ -398,8 +398,7 @@ class Checkpoints:
             save = self._store.read(saves.shown_save, run, step)
         if save is not None:
             view = self._view(save)
-            number = save.number
-            listed = self._store.read(shards.shards_of, number)
+            listed = self._store.read(shards.shards_of, save.number)
             if save.state in OPEN_SAVES or view.shards:
                 here = [ShardView.of_shard(shard) for shard in listed]
                 return view, here + ([] if stale else self._shards_elsewhere(save, view, here))

@@ -172,6 +172,15 @@ def test_parts_are_sent_by_carriers_and_what_they_moved_is_seen_here(scene: Scen
     assert 1 <= len(scene.carriers.pids()) <= 2
 
 
+def test_a_carrier_is_there_before_its_first_job(scene: Scene) -> None:
+    scene.carriers.prepare()
+    prepared = scene.carriers.pids()
+    assert len(prepared) == 1
+
+    scene.sending().result(PATIENCE_SECONDS)
+    assert scene.carriers.pids() == prepared
+
+
 def test_a_large_put_is_carried_with_all_that_it_says(scene: Scene) -> None:
     body, digest = scene.source.stream(UploadPartRange(1, 0, PART_BYTES), Buffers().lend)
     headers = {"content-type": "text/x-test"}

@@ -15,6 +15,7 @@ import pytest
 from cachetier_client.clock import SystemClock
 from msgspec.structs import replace
 
+from cachetier.drain import channel
 from cachetier.drain.channel import (
     METHODS,
     AskingEnd,
@@ -154,6 +155,16 @@ def test_serve_wakes_the_drain(pair: Pair) -> None:
     pair.changes.ring()
 
     assert pair.woken.wait(60)
+
+
+def test_a_change_soon_after_another_wakes_the_drain_without_a_pause(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "QUIET_AT_MOST_SECONDS", 600.0)
+    for _ in range(2):
+        pair.woken.clear()
+        pair.changes.ring()
+        assert pair.woken.wait(60)
 
 
 def test_what_is_told_needs_no_answer(pair: Pair) -> None:

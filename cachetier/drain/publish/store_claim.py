@@ -66,8 +66,7 @@ class StoreClaimer:
         """
         with self._lock:
             if self._held is not None:
-                counter = self._serve.read_claim().counter
-                again = replace(self._held.claim, counter=counter)
+                again = replace(self._held.claim, counter=self._serve.read_claim().counter)
                 self._held = self._bucket.put_store_claim(again, self._held)
             if self._held is None:
                 self._held = self._claimed()

@@ -162,8 +162,7 @@ class Supervisor:
             try:
                 self._run_one(again=failures > 0)
             except (OSError, RuntimeError) as error:  # no memory, descriptor or thread is left
-                remote = self._stats.remote
-                tell(log, events.DRAIN_NOT_STARTED, remote=remote, error=error)
+                tell(log, events.DRAIN_NOT_STARTED, remote=self._stats.remote, error=error)
             if self._stopping.is_set():
                 break
             steady = self._clock.monotonic() - started_at > STEADY_SECONDS

@@ -74,8 +74,7 @@ class Chooser:
         encoding = self._encoding(target)
         if target.size_bytes <= SINGLE_PUT_BYTES:
             return encoding  # the whole is judged once it is there
-        recipe = replace(encoding.recipe, sampled=True)
-        ratio = self._sample(target, source, recipe).ratio
+        ratio = self._sample(target, source, replace(encoding.recipe, sampled=True)).ratio
         return encoding if ratio <= WORTHWHILE_RATIO else None
 
     def follow(self, target: UploadTarget, codec: Codec, element_size: int = 0) -> Encoding:

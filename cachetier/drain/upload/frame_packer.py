@@ -146,8 +146,7 @@ class Packer:
         All of it; or, if the donor has the very same frame in a run, what the part lacks to the
         least size: the rest is then copied with the run.
         """
-        block = len(self._frames)
-        run = self._run_at(block)
+        run = self._run_at(len(self._frames))
         if self._donor is None or run is None or run.frames[0] != made:
             return frame
         lacking = self._donor.least_bytes - filled

@@ -314,8 +314,7 @@ def record_verified(
     to be brought to.
     """
     shard = shards.require(sql, version)
-    kept = stored or Stored.raw(shard.content)
-    return _verify(sql, shard, remote, required, kept, now)
+    return _verify(sql, shard, remote, required, stored or Stored.raw(shard.content), now)
 
 
 def record_packed(

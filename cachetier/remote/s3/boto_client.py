@@ -11,7 +11,8 @@ each process 0.15 s at its start. What the client is made to do, and why:
 - **Connections that can be cut**: each tells the stall guard which call it serves.
 - **Bodies as they are**: urllib3 would cut them into 16 KiB, and the processor would be the limit.
 - **Memory that is used again**: to receive into new memory costs as much as the bytes.
-- **Records together**: TLS gives 16 KiB at a time, each of which would come through every layer.
+- **Packets together**, and records: the kernel wakes for each, and TLS gives 16 KiB at a time,
+  which would all come through every layer.
 - **Programs that give credentials are ended** when they hang: all else that is asked for them has
   a timeout of its own.
 """
@@ -57,6 +58,7 @@ SEND_BYTES = 1 << 20  # with small ones the processor is the limit
 ENCRYPTED_BYTES = 64 << 10  # takes a second even where a connection gets next to nothing
 RECORD_BYTES = 16 << 10  # TLS has no larger ones
 GATHER_SECONDS = 0.1
+WINDOW_BYTES = 1 << 20  # of a connection that brings a body: twice what we are woken for
 PROGRAM_SECONDS = 60.0  # one may ask somebody else; calls that need its answer wait as long
 
 # A parameter of calls beside botocore's: content headers, sent as they are. botocore would
@@ -216,8 +218,7 @@ def _check_authorities(session: Session) -> None:
     Raises:
         ConfigError: They cannot be read, or are none.
     """
-    configured = session.get_config_variable("ca_bundle")
-    path = configured or os.environ.get("REQUESTS_CA_BUNDLE")
+    path = session.get_config_variable("ca_bundle") or os.environ.get("REQUESTS_CA_BUNDLE")
     if not path:
         return
     try:
@@ -360,18 +361,44 @@ def _answer(sock: socket.socket, *arguments: Any, **options: Any) -> HTTPRespons
     """Return an answer that is read by a ``_ReusingReader``."""
     answer = HTTPResponse(sock, *arguments, **options)
     answer.fp = _ReusingReader(answer.fp.detach())
+    if not isinstance(sock, ssl.SSLSocket):  # of which some bytes are here, and some in the kernel
+        answer.fp.sock = sock
     return answer
 
 
 class _ReusingReader(BufferedReader):
-    """Receives each piece of a body in the same memory: a piece lasts until the next one."""
+    """Receives each piece of a body in the same memory: a piece lasts until the next one.
+
+    The kernel would wake us for every packet. Here it does once there is as much as comes in some
+    hundredths of a second, up to half a MiB, which the slowest body brings in half of its time.
+    """
 
     memory = memoryview(b"")
+    sock: socket.socket | None = None
+    least = 0  # bytes to be woken for
 
     def read1(self, size: int = DEFAULT_BUFFER_SIZE, /) -> memoryview:  # type: ignore[override]
         if len(self.memory) < size:
             self.memory = memoryview(bytearray(size))
-        return self.memory[: self.readinto1(self.memory[:size])]
+        into = self.memory[:size]
+        to_come = size - DEFAULT_BUFFER_SIZE  # so much may have come with what was before
+        if self.sock is None or to_come < RECORD_BYTES:
+            return into[: self.readinto1(into)]
+        if not self.least:
+            self._wake_at(WINDOW_BYTES)  # room for them: by itself it grows too late
+            self.least = RECORD_BYTES
+        least, began = min(self.least, to_come), time.monotonic()
+        self._wake_at(least)
+        count = self.readinto1(into)
+        self._wake_at(1)  # what comes next may be less, and the last
+        is_quick = count >= 2 * least or time.monotonic() < began + GATHER_SECONDS
+        least = 2 * least if is_quick else least // 2
+        self.least = max(RECORD_BYTES, min(least, WINDOW_BYTES // 2))
+        return into[:count]
+
+    def _wake_at(self, size: int) -> None:
+        assert self.sock is not None
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
 
 class _GatheringSocket(ssl.SSLSocket):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -55,7 +56,9 @@ class Patient(Signals):
             self.stop()
 
 
-def loop_of(serve: Serve, signals: Signals) -> DrainLoop:
+def loop_of(
+    serve: Serve, signals: Signals, prepare: Callable[[], object] = lambda: None
+) -> DrainLoop:
     clock = FakeClock()
     return DrainLoop(
         cast("DrainService", serve),
@@ -66,7 +69,28 @@ def loop_of(serve: Serve, signals: Signals) -> DrainLoop:
         signals=signals,
         traffic=Traffic(2, clock),
         size=Size(uploads=1, parts=1, threads=1),
+        prepare=prepare,
     )
+
+
+@pytest.mark.parametrize(
+    ("task", "size_bytes", "claims", "prepares"),
+    [
+        (TaskKind.CLAIM, 0, True, False),
+        (TaskKind.DELETE, 0, False, False),
+        (TaskKind.UPLOAD, 1 << 20, False, False),
+        (TaskKind.UPLOAD, 1 << 30, False, True),
+    ],
+)
+def test_what_uploads_wait_for_is_done_beside_what_comes_before(
+    task: TaskKind, size_bytes: int, claims: bool, prepares: bool
+) -> None:
+    serve, prepared = Serve(), list[int]()
+    loop = loop_of(serve, Signals(), lambda: prepared.append(1))
+    loop._go_ahead([replace(CLAIM, kind=task, size_bytes=size_bytes)])
+    loop._parts.shutdown()
+    assert (("read_claim",) in serve.heard) == claims
+    assert prepared == [1] * prepares
 
 
 def refused() -> Handout:

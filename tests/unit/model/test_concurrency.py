@@ -86,10 +86,13 @@ def test_so_it_is_where_something_is_odd(world: World, buffer: float) -> None:
     assert best(world, 1024) >= 0.8 * searched(world, 1024).seconds
 
 
-@pytest.mark.parametrize("buffer", [SMALL_BUFFERS, WHOLE_BODIES])
-def test_where_more_connections_are_slower_there_are_soon_fewer(buffer: float) -> None:
+# Where whole bodies are taken nobody sees how slow they are until the first of 128 are answered.
+@pytest.mark.parametrize(("buffer", "share"), [(SMALL_BUFFERS, 0.75), (WHOLE_BODIES, 0.4)])
+def test_where_more_connections_are_slower_there_are_soon_fewer(
+    buffer: float, share: float
+) -> None:
     world = World(knee=24, buffer=buffer)
-    assert best(world, 4096, (24,)) >= 0.75 * searched(world, 4096).seconds
+    assert best(world, 4096, (24,)) >= share * searched(world, 4096).seconds
 
 
 @pytest.mark.parametrize("mib", [128, 512])
@@ -134,6 +137,10 @@ def test_a_moment_in_which_a_disk_gives_nothing_does_not_end_the_opening() -> No
     assert _opened(0.6, lambda now: 0.0 if 0.05 <= now < 0.2 else 10e6).size >= 64
 
 
+def test_bytes_that_begin_to_flow_late_are_seen() -> None:
+    assert _opened(2.0, lambda now: 5e6 if now > 1.0 else 0.0).size == LIMIT
+
+
 def test_a_thin_link_is_not_filled_with_what_it_cannot_carry() -> None:
     assert _opened(1.0, lambda _now: 0.01 * 2e6).size <= 16
 
@@ -155,14 +162,15 @@ def test_a_cut_ends_a_step_and_the_search_goes_on() -> None:
 
 def _opened(seconds: float, moves: Callable[[float], float]) -> Search:
     """Return a search after an opening without an answer, in which so much moves each 10 ms."""
-    search, moved, begun = Search(LIMIT), 0.0, 0
+    search, moved, begun, look_at = Search(LIMIT), 0.0, 0, 0.0
     for hundredth in range(round(100 * seconds)):
         now = hundredth / 100
         while begun < search.size:
             search.begin(now, PART, moved)
             begun += 1
         moved = min(begun * PART, moved + moves(now))
-        search.look(now, moved)
+        if now >= look_at:
+            look_at = now + search.look(now, moved)
     return search
 
 
