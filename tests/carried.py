@@ -73,4 +73,4 @@ def carried(carriers: Carriers, endpoint: S3Endpoint, timeouts: Timeouts) -> Obj
 
 if __name__ == "__main__":
     requests, counters = map(int, sys.argv[1:])
-    fork_on_request(socket.socket(fileno=requests), Counters(counters), lambda: None)
+    fork_on_request(socket.socket(fileno=requests), Counters(counters), lambda: None, 0.0)

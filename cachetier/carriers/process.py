@@ -52,7 +52,6 @@ CARRIERS_LIMIT = 64
 PIECE_BYTES, LARGE_PIECE_BYTES = 1 << 20, 4 << 20
 LARGE_PIECES = 4
 TELL_SECONDS = 0.05
-LOAD_AFTER_SECONDS = 1.0  # the start of the service has the processor first
 
 
 class Counters:
@@ -92,8 +91,16 @@ class Nursery:
     ``settle`` is called in each carrier once its store is open, before its first job.
     """
 
-    def __init__(self, settle: Callable[[], object], leave: tuple[int, ...] = ()) -> None:
-        """Fork the nursery; it closes the descriptors in ``leave``."""
+    def __init__(
+        self,
+        settle: Callable[[], object],
+        leave: tuple[int, ...] = (),
+        load_after_seconds: float = 0.0,
+    ) -> None:
+        """Fork the nursery; it closes the descriptors in ``leave``, and then loads what it needs.
+
+        After ``load_after_seconds``, if no carrier is wanted before: others have the processor.
+        """
         self.counters = Counters()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         parent = os.getpid()
@@ -105,7 +112,7 @@ class Nursery:
             for descriptor in leave:
                 os.close(descriptor)
             _apart(parent)
-            fork_on_request(theirs, self.counters, settle)
+            fork_on_request(theirs, self.counters, settle, load_after_seconds)
         theirs.close()
 
     def fork(self, place: int) -> tuple[socket.socket, int]:
@@ -148,12 +155,15 @@ def _apart(parent: int) -> None:
 
 
 def fork_on_request(
-    requests: socket.socket, counters: Counters, settle: Callable[[], object]
+    requests: socket.socket,
+    counters: Counters,
+    settle: Callable[[], object],
+    load_after_seconds: float,
 ) -> None:
     """Fork carriers until the other end closes; this process never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
     try:
-        wait_for([requests], [], [], LOAD_AFTER_SECONDS)
+        wait_for([requests], [], [], load_after_seconds)
         for each in SCHEMES.values():
             each.load()
         while True:

@@ -114,7 +114,7 @@ def serve(flags: dict[str, Any], config: Path | None, as_json: bool) -> None:
         from cachetier.carriers.process import Nursery
 
         # Before there are threads, and the log has one.
-        nursery = Nursery(lambda: None) if settings.carriers != 0 else None
+        nursery = Nursery(lambda: None, load_after_seconds=1.0) if settings.carriers != 0 else None
         tokens = (settings.token, settings.scrape_token)
         secrets = [each.reveal() for each in tokens if each is not None]
         set_up_logging(settings.log, secrets=secrets)

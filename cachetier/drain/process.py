@@ -42,7 +42,7 @@ from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.remote.bucket import Bucket
 from cachetier.remote.call_policy import CallPolicy, Hedge, Pacer
 from cachetier.remote.factory import drained_bucket, open_store
-from cachetier.remote.scheme import SCHEMES, scheme_of
+from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch, Timeouts
 from cachetier.remote.store_clock import StoreClock
@@ -57,8 +57,6 @@ def main(descriptor: int, parent: int, group: str, cpus: Collection[int]) -> int
     """Drain until ``serve`` says so, or ends; for the rest see ``lower_priority``."""
     die_with(parent)
     pinned = pinned_to(cpus)  # before there are other threads, and the log has one
-    for each in SCHEMES.values():
-        each.load()  # here, not in the nursery: the first large part would wait for it
     nursery = Nursery(partial(follow, group), leave=(descriptor,))
     # To serve, which says from which level on; see `said`.
     log_format.set_up("debug", "json", secrets=tuple(log_format.secrets_in(os.environ)))

@@ -19,13 +19,14 @@ from benchmarks.drain.remote import RunningSink, sink
 from cachetier.errors import RemoteError, TransientError
 from cachetier.remote import stall_guard
 from cachetier.remote.s3 import boto_client
+from cachetier.remote.s3.boto_client import WINDOW_BYTES
 from cachetier.remote.s3.store import S3ObjectStore
-from cachetier.remote.stall_guard import RECEIVE_BYTES, StallWatch, Timeouts
+from cachetier.remote.stall_guard import StallWatch, Timeouts
 from tests.integration.certificates import Authority
 from tests.integration.two_remotes import until
 
 PIECE_BYTES = 512 << 10
-BODY = os.urandom(4 * PIECE_BYTES + 77)
+BODY = os.urandom(8 * PIECE_BYTES + 77)
 PATIENCE_SECONDS = 60.0
 SLOW = 2e6  # bytes a second: the body takes a second
 
@@ -112,7 +113,7 @@ def test_records_come_together_where_tls_would_give_one_at_a_time(
     taken = Taken()
     store.read_into("together", 0, taken)
     assert taken.bytes == BODY
-    assert max(taken.sizes) == RECEIVE_BYTES
+    assert max(taken.sizes) >= WINDOW_BYTES // 4
 
 
 def test_the_pieces_of_a_body_come_into_the_same_memory(

@@ -361,8 +361,7 @@ def _answer(sock: socket.socket, *arguments: Any, **options: Any) -> HTTPRespons
     """Return an answer that is read by a ``_ReusingReader``."""
     answer = HTTPResponse(sock, *arguments, **options)
     answer.fp = _ReusingReader(answer.fp.detach())
-    if not isinstance(sock, ssl.SSLSocket):  # of which some bytes are here, and some in the kernel
-        answer.fp.sock = sock
+    answer.fp.sock = sock
     return answer
 
 
@@ -374,20 +373,21 @@ class _ReusingReader(BufferedReader):
     """
 
     memory = memoryview(b"")
-    sock: socket.socket | None = None
+    sock: Any = None  # TLS inside of TLS, to a proxy, has none that the kernel knows
     least = 0  # bytes to be woken for
 
     def read1(self, size: int = DEFAULT_BUFFER_SIZE, /) -> memoryview:  # type: ignore[override]
         if len(self.memory) < size:
             self.memory = memoryview(bytearray(size))
         into = self.memory[:size]
-        to_come = size - DEFAULT_BUFFER_SIZE  # so much may have come with what was before
-        if self.sock is None or to_come < RECORD_BYTES:
+        # The rest may have come with what was before, and twice as much is waited for with TLS.
+        most = (size - DEFAULT_BUFFER_SIZE - 2 * RECORD_BYTES) // 2
+        if most < RECORD_BYTES or not isinstance(self.sock, socket.socket):
             return into[: self.readinto1(into)]
         if not self.least:
             self._wake_at(WINDOW_BYTES)  # room for them: by itself it grows too late
             self.least = RECORD_BYTES
-        least, began = min(self.least, to_come), time.monotonic()
+        least, began = min(self.least, most), time.monotonic()
         self._wake_at(least)
         count = self.readinto1(into)
         self._wake_at(1)  # what comes next may be less, and the last
@@ -397,19 +397,18 @@ class _ReusingReader(BufferedReader):
         return into[:count]
 
     def _wake_at(self, size: int) -> None:
-        assert self.sock is not None
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
 
 class _GatheringSocket(ssl.SSLSocket):
-    """Fills a large buffer with all records that come soon; a small one gets one, as usual."""
+    """Gives as much at once as ``_ReusingReader`` is woken for; by itself it gives one record."""
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         count = super().recv_into(buffer, nbytes, flags)
-        room, until = nbytes or len(buffer), time.monotonic() + GATHER_SECONDS
+        least = self.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) - 2 * RECORD_BYTES
         with memoryview(buffer) as view:
-            while room > RECORD_BYTES and 0 < count < room and time.monotonic() < until:
-                more = cast("int", self.read(room - count, view[count:room]))
+            while 0 < count < least:
+                more = cast("int", self.read(len(view) - count, view[count:]))
                 if not more:  # whoever reads on hears of the end
                     break
                 count += more
