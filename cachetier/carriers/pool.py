@@ -149,7 +149,7 @@ class Carriers:
         return _CarriedObjectStore(store, self, remote, received)
 
     def prepare(self) -> None:
-        """Have one carrier, for jobs that come soon."""
+        """Have one carrier, for jobs that come soon; none where there may be none."""
         if self._limit:
             self._carrier_at(0)
 

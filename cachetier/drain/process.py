@@ -169,7 +169,7 @@ def _drain(
         size=size,
         open_store=lambda name: bucket_of(remote.beside(name)).objects,
         store_clock=store_clock,
-        prepare=carriers.prepare if size.carriers else lambda: None,
+        prepare=carriers.prepare,
     )
     sensors = Sensors(PROC, carriers.pids, nursery.counters.read_seconds)
     giving_way = GivingWay(drain.gates, courtesy, sensors, serve.report_courtesy, clock)

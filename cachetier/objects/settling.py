@@ -72,6 +72,7 @@ class Settling:
             base = there or WHATEVER_IS_THERE  # it may say that something is there all the same
             self._store.write(objects.keep_ours, version.version, base)
         else:
-            self._store.drop(self._store.write(objects.keep_theirs, version.version, there))
+            removed = self._store.write(objects.keep_theirs, version.version, there)
+            self._store.drop(removed)
         self._ring()
         return there

@@ -134,7 +134,8 @@ class Publisher:
         self._look(save, location, shards)
         self._gives_way.pop((save.run, location), None)
         part = publication.part_of(save, rank, shards)
-        self._own.wrote_part(location, part, self._bucket.put_part(part, location))
+        body = self._bucket.put_part(part, location)
+        self._own.wrote_part(location, part, body)
 
     def is_fixed(self, save: Claimant, location: str, rank: int, name: str, digest: int) -> bool:
         """Return whether a document of ``save`` says that other bytes than ours lie at ``name``.

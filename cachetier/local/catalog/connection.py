@@ -476,7 +476,8 @@ def is_log_lost(catalog: Path) -> bool:
     if found is None:
         return True
     begun_over = max(0, found[0] - sequence)
-    return (found[1] - salt - begun_over) % (1 << 32) > OTHERS_CHECKPOINTS
+    others = (found[1] - salt - begun_over) % (1 << 32)
+    return others > OTHERS_CHECKPOINTS
 
 
 def check_log(catalog: Path, *, may_be_lost: bool = False) -> None:

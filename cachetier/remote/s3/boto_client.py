@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 SEND_BYTES = 1 << 20  # with small ones the processor is the limit
 ENCRYPTED_BYTES = 64 << 10  # takes a second even where a connection gets next to nothing
 RECORD_BYTES = 16 << 10  # TLS has no larger ones
-GATHER_SECONDS = 0.1
+GATHER_SECONDS = 0.1  # whoever waits longer is woken for less the next time
 WINDOW_BYTES = 1 << 20  # of a connection that brings a body: twice what we are woken for
 PROGRAM_SECONDS = 60.0  # one may ask somebody else; calls that need its answer wait as long
 
@@ -380,7 +380,8 @@ class _ReusingReader(BufferedReader):
         if len(self.memory) < size:
             self.memory = memoryview(bytearray(size))
         into = self.memory[:size]
-        # The rest may have come with what was before, and twice as much is waited for with TLS.
+        # More might never come: some is in our buffer, or in a record of TLS that has begun, and
+        # TLS waits for as much again after what it has given first.
         most = (size - DEFAULT_BUFFER_SIZE - 2 * RECORD_BYTES) // 2
         if most < RECORD_BYTES or not isinstance(self.sock, socket.socket):
             return into[: self.readinto1(into)]
@@ -405,10 +406,11 @@ class _GatheringSocket(ssl.SSLSocket):
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         count = super().recv_into(buffer, nbytes, flags)
+        room = nbytes or len(buffer)
         least = self.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) - 2 * RECORD_BYTES
         with memoryview(buffer) as view:
-            while 0 < count < least:
-                more = cast("int", self.read(len(view) - count, view[count:]))
+            while 0 < count < min(least, room):
+                more = cast("int", self.read(room - count, view[count:room]))
                 if not more:  # whoever reads on hears of the end
                     break
                 count += more
