@@ -40,7 +40,7 @@ from cachetier.errors import StoppingError
 from cachetier.local.files.permissions import unfollowed
 from cachetier.model.bandwidth import parsed_bandwidth
 from cachetier.remote.bucket import Bucket
-from cachetier.remote.call_policy import CallPolicy, Hedge, Pacer
+from cachetier.remote.call_policy import CallPolicy, Pacer, Stragglers
 from cachetier.remote.factory import drained_bucket, open_store
 from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
@@ -138,19 +138,15 @@ def _drain(
     def moved_bytes() -> int:
         return stalls.moved_bytes() + nursery.counters.moved_bytes()
 
-    def cut(thread: int) -> None:
-        stalls.cut(thread)
-        carriers.cut(thread)
-
     traffic = Traffic(concurrency, clock, bandwidth, size.parts, moved_bytes, found)
     pacer = Pacer(traffic.pace, clock, stopping=signals.stopping)
-    hedge = Hedge(cut, traffic.has_room)
+    stragglers = Stragglers((stalls.cut, carriers.cut), traffic.pace.has_room)
     server = scheme_of(remote).server(remote, store_clock, max_connections=concurrency + 1)
 
     def bucket_of(settings: RemoteSettings) -> Bucket:
         store = open_store(settings, server=server, timeouts=timeouts)
         store = carriers.store(settings, store) if size.carriers else store
-        return drained_bucket(settings, store, pacer, hedge, traffic.observe, signals.sleep)
+        return drained_bucket(settings, store, pacer, stragglers, traffic.observe, signals.sleep)
 
     probe = CallPolicy(
         open_store(remote, server=server, timeouts=timeouts), observe=traffic.observe

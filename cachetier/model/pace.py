@@ -247,6 +247,12 @@ class Pace:
         """Return how many at once are known to be good; None where nobody knows yet."""
         return self._search.found
 
+    def has_room(self) -> bool:
+        """Return whether a slow request may go twice: no limit holds, and half of us is idle."""
+        state = self.state()
+        limits = state.writes_per_second, state.reads_per_second, state.bytes_per_second
+        return not any(limits) and 2 * state.in_flight <= state.concurrency
+
     def state(self) -> PaceState:
         """Return what people see."""
         writes, reads = self._rates[False], self._rates[True]

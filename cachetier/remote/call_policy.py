@@ -1,15 +1,15 @@
-"""The policy of calls on a bucket: when a call begins, when it is sent twice, and when again.
+"""The policy of calls on a bucket: when a call begins, when it is broken off, and when made again.
 
 ``CallPolicy`` is the one store that stands in front of a bucket. Each call of it
 
 1. waits until the pace allows it (``Pacer``), and reports the answer to the pace;
 2. is sent, and measured for ``observe``;
-3. is sent a second time beside the first one if it is a slow upload part (``Hedge``). The second
-   send waits for the pace as well;
+3. is broken off and made again if it moves a part and is far slower than others
+   (``Stragglers``). The next try waits for the pace as well;
 4. is repeated after a throttled or transient failure (``Retries``). The caller decides about every
    other error.
 
-What a store lacks (no pace for doctor, no hedge for a restore, no retry for a probe) is left out.
+What a store lacks (no pace for doctor, no stragglers for fsck, no retry for a probe) is left out.
 
 A repeated call may meet its own earlier success: ``base`` says for each call what that means.
 """
@@ -23,14 +23,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from contextvars import copy_context
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
-from typing import Any
 
 from cachetier_client.clock import Clock
+from cachetier_client.io.digests import BLOCK_BYTES
 
 from cachetier.errors import (
     CachetierError,
@@ -46,11 +44,10 @@ from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 READS = frozenset({"head", "get", "read_into", "list", "list_parts", "list_uploads"})
 LOOK_SECONDS = 1.0  # a limit that follows the time of day changes while calls wait
 
-HEDGE_AFTER_SECONDS = 2.0
-HEDGE_AFTER_TIMES = 3.0  # the usual time of a part
+SLOW_SECONDS = 2.0
+SLOW_TIMES = 3.0  # the usual time of a call
 USUAL_OF = 32
 USUAL_FROM = 8
-AGAIN_SECONDS = 0.2
 
 # Hears of each call of a store: operation, seconds, bytes that it moved, and outcome.
 Observe = Callable[[Operation, float, int, str], None]
@@ -239,134 +236,93 @@ class Pacer:
             self._changed.notify_all()
 
 
-# --- hedging --------------------------------------------------------------------------------------
+# --- stragglers -----------------------------------------------------------------------------------
 
 
-def hedge_after_seconds(usual: Sequence[float]) -> float | None:
-    """Return after how long a part counts as slow, by the last ones; None if they are too few."""
+def slow_after_seconds(usual: Sequence[float]) -> float | None:
+    """Return after how long a call counts as slow, by the last ones; None if they are too few."""
     if len(usual) < USUAL_FROM:
         return None
-    return max(HEDGE_AFTER_SECONDS, HEDGE_AFTER_TIMES * statistics.median(usual))
+    return max(SLOW_SECONDS, SLOW_TIMES * statistics.median(usual))
 
 
-class _SecondSend(threading.Thread):
-    """The second send of a part, begun only if the first counts as slow at ``slow_at``."""
+@dataclass(slots=True)
+class Try:
+    """One try of a call, and how many times as long as any call it may take."""
 
-    def __init__(self, send: Callable[[], Any], cut: Cut, slow_at: float) -> None:
-        super().__init__(name="remote-hedge")
-        self.slow_at = slow_at
-        self.first_ended = threading.Event()
-        self.answers: list[Any] = []  # none if it fails
-        self._send = send
-        self._cut = cut
-        self._callers_context = copy_context()
-        self._first = threading.get_ident()
-
-    def run(self) -> None:
-        """Send, and break the first send off after a success, until it has ended."""
-        with suppress(Exception):
-            self.answers.append(self._callers_context.run(self._send))
-        while self.answers and not self.first_ended.is_set():
-            self._cut(self._first)
-            self.first_ended.wait(AGAIN_SECONDS)  # it may not have reached its connection yet
+    patience: float = 1.0
+    began_at: float = 0.0
+    broken_off: bool = False
 
 
-class Hedge:
-    """Sends a slow upload part a second time beside the first. Thread-safe.
+class Stragglers:
+    """Breaks calls off that take far longer than others do, and makes them again. Thread-safe.
 
-    The end of a checkpoint waits for its slowest part, and a part is slow most often because of its
-    connection or the server behind that: a second send rarely meets the same. The first of the two
-    to succeed counts. The other is cut off and waited for, so that nobody sends from memory that
-    the caller has given away. Both carry the same bytes under the same number, so the store may
-    keep either.
+    The end of a checkpoint or a restore waits for its slowest call, and one is slow most often
+    because of its connection or the server behind that: a second try rarely meets the same. Each
+    try of a call may take twice as long as the one before, so that one that needs its time gets it.
+    ``broken_off`` counts the calls.
 
-    The caller sends the part itself. A thread that lives while parts are under way notices the slow
-    ones, and only then a second thread sends. ``hedged`` counts how often.
+    The store may keep either of two tries of a part: they carry the same bytes.
     """
 
-    def __init__(self, cut: Cut, has_room: Callable[[], bool] = lambda: True) -> None:
-        """Hedge the parts of one server.
+    def __init__(self, cuts: Sequence[Cut], has_room: Callable[[], bool] = lambda: True) -> None:
+        """Watch the calls to one server.
 
         Args:
-            cut: Breaks off the call of a thread.
-            has_room: Whether a second send would not take the place of another part's first.
+            cuts: Break off the call of a thread, whoever makes it.
+            has_room: Whether a second try would not take the place of another call's first.
         """
-        self.hedged = 0
-        self._cut = cut
+        self.broken_off = 0
+        self._cuts = cuts
         self._has_room = has_room
+        self._lock = threading.Lock()
         self._usual: deque[float] = deque(maxlen=USUAL_OF)
-        self._changed = threading.Condition()
-        self._waiting: set[_SecondSend] = set()
-        self._wakes_at: float | None = None  # when the watching thread looks next, if there is one
+        self._under_way: dict[int, Try] = {}  # by thread
+        self._watched = False
 
-    def run(self, send: Callable[[], Answer]) -> Answer:
-        """Return the answer of ``send``, which is called twice if the first call is slow.
-
-        Raises:
-            Exception: What the first call raised, if both fail.
-        """
-        began_at = time.monotonic()
-        slow_after_seconds = hedge_after_seconds(tuple(self._usual))
-        if slow_after_seconds is None:
-            answer = send()
-        else:
-            answer = self._raced(send, began_at + slow_after_seconds)
-        self._usual.append(time.monotonic() - began_at)
-        return answer
-
-    def _raced(self, send: Callable[[], Answer], slow_at: float) -> Answer:
-        second = _SecondSend(send, self._cut, slow_at)
-        self._begin(second)
-        try:
-            answer = send()
-        except BaseException:
-            self._end(second)
-            if not second.answers:
-                raise
-            return second.answers[0]  # type: ignore[no-any-return]
-        self._end(second, self._cut)
-        return answer
-
-    def _begin(self, second: _SecondSend) -> None:
-        """Watch a part whose first send begins now."""
-        with self._changed:
-            if self._wakes_at is None:
+    @contextmanager
+    def watched(self, this: Try) -> Iterator[None]:
+        """Make a call inside; it fails once ``this`` is ``broken_off``."""
+        thread, this.began_at = threading.get_ident(), time.monotonic()
+        with self._lock:
+            self._under_way[thread] = this
+            if not self._watched:
                 threading.Thread(target=self._watch, name="remote-slow", daemon=True).start()
-                self._wakes_at = second.slow_at
-            elif second.slow_at < self._wakes_at:
-                self._changed.notify()
-            self._waiting.add(second)
-
-    def _end(self, second: _SecondSend, cut: Cut = lambda _thread: None) -> None:
-        """Return once no second send is under way, and none can begin."""
-        with self._changed:
-            self._waiting.discard(second)
-            second.first_ended.set()
-        while second.is_alive():
-            cut(second.ident or 0)
-            second.join(AGAIN_SECONDS)
+                self._watched = True
+        try:
+            yield
+            self._usual.append(time.monotonic() - this.began_at)
+        finally:
+            with self._lock:
+                del self._under_way[thread]
 
     def _watch(self) -> None:
-        """Begin the second sends of slow parts, until no part is under way."""
-        with self._changed:
-            while self._waiting:
-                self._wakes_at = min(second.slow_at for second in self._waiting)
-                self._changed.wait(max(0.0, self._wakes_at - time.monotonic()))
-                now = time.monotonic()
-                for second in [each for each in self._waiting if each.slow_at <= now]:
-                    self._waiting.discard(second)
-                    with suppress(RuntimeError):  # no thread is left: the first goes on alone
-                        if self._has_room():
-                            second.start()
-                            self.hedged += 1
-            self._wakes_at = None
+        while True:
+            time.sleep(SLOW_SECONDS / 4)
+            if not self._look():
+                return
+
+    def _look(self) -> bool:
+        """Break off what is slow, and return whether there is anything left to watch."""
+        with self._lock:  # a call that ends waits: its thread may be in another one next
+            slow_after = slow_after_seconds(tuple(self._usual)) or math.inf
+            for thread, this in self._under_way.items():
+                slow_at = this.began_at + this.patience * slow_after
+                if slow_at <= time.monotonic() and self._has_room():
+                    self.broken_off += not this.broken_off
+                    this.broken_off = True
+                    for cut in self._cuts:  # again, if it had not reached its connection
+                        cut(thread)
+            self._watched = bool(self._under_way)
+            return self._watched
 
 
 # --- the policy -----------------------------------------------------------------------------------
 
 
 class CallPolicy(WrappedObjectStore):
-    """A store whose calls are paced, hedged, measured and retried, each where that is asked for."""
+    """A store whose calls are paced, timed, watched and retried, each where that is asked for."""
 
     def __init__(
         self,
@@ -374,7 +330,7 @@ class CallPolicy(WrappedObjectStore):
         *,
         retries: Retries | None = None,
         pacer: Pacer | None = None,
-        hedge: Hedge | None = None,
+        stragglers: Stragglers | None = None,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -384,7 +340,7 @@ class CallPolicy(WrappedObjectStore):
             store: The bucket itself, each call of which is sent once.
             retries: Its retries; without any a call is made once.
             pacer: Gives each attempt its turn.
-            hedge: Sends slow upload parts twice.
+            stragglers: Makes slow calls again that move parts of objects.
             observe: Called with operation, seconds, size and outcome of each attempt. The outcome
                 is ``ok``, the ``code`` of the error, or ``internal`` for an error that is not one
                 of ours; the size is what the call moved, 0 when it failed.
@@ -393,19 +349,21 @@ class CallPolicy(WrappedObjectStore):
         super().__init__(store)
         self._retries = retries or Retries(ONCE)
         self._pacer = pacer
-        self._hedge = hedge
+        self._stragglers = stragglers
         self._observe = observe
         self._clock = clock
 
     def _around(self, operation: Operation, size_bytes: int, call: Callable[[], Answer]) -> Answer:
-        send = partial(self._attempt, operation, size_bytes, call)
-        hedge = self._hedge if operation == "upload_part" else None
-        retries, attempt = self._retries, 1
+        retries, attempt, patience = self._retries, 1, 1.0
         began_at = retries.clock()
         while True:
+            this = Try(patience)
             try:
-                answer = send() if hedge is None else hedge.run(send)
+                answer = self._attempt(operation, size_bytes, call, this)
             except (ThrottledError, TransientError) as error:
+                if this.broken_off:
+                    patience *= 2
+                    continue
                 wait_seconds = retries.wait_seconds(error, attempt, began_at)
                 if wait_seconds is None:
                     raise
@@ -415,14 +373,17 @@ class CallPolicy(WrappedObjectStore):
             retries.sleep(wait_seconds)
             attempt += 1
 
-    def _attempt(self, operation: Operation, size_bytes: int, call: Callable[[], Answer]) -> Answer:
+    def _attempt(
+        self, operation: Operation, size_bytes: int, call: Callable[[], Answer], this: Try
+    ) -> Answer:
         """Wait for the turn, call the store once, and measure it."""
         reads = operation in READS
         with self._pacer.turn(size_bytes, reads=reads) if self._pacer else nullcontext():
             began_at = self._clock()
             moved_bytes, outcome = 0, CachetierError.code
             try:
-                answer = call()
+                with self._watched(operation, size_bytes, this):
+                    answer = call()
                 moved_bytes = len(answer) if isinstance(answer, bytes) else size_bytes
                 outcome = "ok"
                 return answer
@@ -432,3 +393,11 @@ class CallPolicy(WrappedObjectStore):
             finally:
                 if self._observe is not None:
                     self._observe(operation, self._clock() - began_at, moved_bytes, outcome)
+
+    def _watched(
+        self, operation: Operation, size_bytes: int, this: Try
+    ) -> AbstractContextManager[None]:
+        reads_much = operation == "read_into" and size_bytes >= BLOCK_BYTES
+        if self._stragglers is None or not (reads_much or operation == "upload_part"):
+            return nullcontext()
+        return self._stragglers.watched(this)

@@ -15,11 +15,12 @@ from cachetier.remote.call_policy import (
     ASKING,
     DRAIN,
     CallPolicy,
-    Hedge,
+    Cut,
     Observe,
     Pacer,
     Retries,
     RetryPolicy,
+    Stragglers,
 )
 from cachetier.remote.fair_slots import AT_ONCE, FairSlots
 from cachetier.remote.scheme import RemoteServer, scheme_of
@@ -52,16 +53,20 @@ def drained_bucket(
     settings: RemoteSettings,
     store: ObjectStore,
     pacer: Pacer,
-    hedge: Hedge,
+    stragglers: Stragglers,
     observe: Observe,
     sleep: Callable[[float], object],
 ) -> Bucket:
     """Return the checkpoints in ``store`` for a drain, whose retries ``sleep`` in between.
 
-    All buckets of the drain share its pacer and its hedge, and each has retries of its own.
+    All buckets of the drain share its pacer and its stragglers, and each has retries of its own.
     """
     policy = CallPolicy(
-        store, retries=Retries(DRAIN, sleep=sleep), pacer=pacer, hedge=hedge, observe=observe
+        store,
+        retries=Retries(DRAIN, sleep=sleep),
+        pacer=pacer,
+        stragglers=stragglers,
+        observe=observe,
     )
     return Bucket(policy, Layout(settings.prefix, settings.spread))
 
@@ -72,10 +77,11 @@ def open_remote(
     server: RemoteServer | None = None,
     policy: RetryPolicy = ASKING,
     carried: Carried = lambda _settings, store, _received: store,
+    cut: Cut = lambda _thread: None,
 ) -> Bucket:
     """Return the checkpoints of a remote: paced, and retried as ``policy`` says.
 
-    ``carried`` may let other processes do some of its calls.
+    ``carried`` may let other processes do some of its calls, which ``cut`` breaks off.
     """
     stalls = StallWatch()
     store = open_store(settings, server=server, timeouts=Timeouts(stalls=stalls))
@@ -85,5 +91,6 @@ def open_remote(
     # waits for its turn spends what time it has for being repeated.
     slots = FairSlots(lambda: min(AT_ONCE, 2 * pace.concurrency))
     layout = Layout(settings.prefix, settings.spread)
-    pacer = Pacer(pace, SystemClock())
-    return Bucket(CallPolicy(store, retries=Retries(policy), pacer=pacer), layout, slots)
+    pacer, stragglers = Pacer(pace, SystemClock()), Stragglers((stalls.cut, cut), pace.has_room)
+    calls = CallPolicy(store, retries=Retries(policy), pacer=pacer, stragglers=stragglers)
+    return Bucket(calls, layout, slots)

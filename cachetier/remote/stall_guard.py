@@ -164,19 +164,21 @@ class _Call:
             self._arrived, self._progress = True, CallProgress(now, moved)
         return self._progress.is_stalled(now, moved, self._patience_seconds)
 
-    def cut(self) -> None:
-        """Shut the connection down, which ends the waits for it."""
-        sock = getattr(self.connection, "sock", None)
-        if isinstance(sock, socket.socket):
-            with suppress(OSError):
-                socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
 
 _mine = threading.local()  # the call that a thread is in: watches share connections
 
 
+def _shut_down(connection: Any) -> None:
+    """End the waits for ``connection``."""
+    sock = getattr(connection, "sock", None)
+    if isinstance(sock, socket.socket):
+        with suppress(OSError):
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
 def connected(connection: object) -> None:
     """Say that the call of this thread goes over ``connection``."""
+    _mine.connection = connection
     call = getattr(_mine, "call", None)
     if call is not None:
         call.connection = connection
@@ -216,6 +218,7 @@ class StallWatch:
         self._start = start
         self._lock = threading.Lock()
         self._calls: set[_Call] = set()
+        self._reading: dict[int, tuple[Any, int]] = {}  # by thread: connection, bytes to come
         self._watching = False
 
     @contextmanager
@@ -239,10 +242,25 @@ class StallWatch:
                 self._calls.discard(call)
                 self._moved_bytes += call.sent_bytes
 
+    @contextmanager
+    def reading(self, size_bytes: int) -> Iterator[None]:
+        """Read the answer inside that this thread has just got: ``cut`` breaks that off, too."""
+        thread = threading.get_ident()
+        self._reading[thread] = getattr(_mine, "connection", None), size_bytes
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._reading.pop(thread, None)
+
     def received(self, size_bytes: int) -> None:
-        """So much more of an answer is here."""
+        """So much more of an answer is here; after the last of it others get its connection."""
+        thread = threading.get_ident()
         with self._lock:
             self._moved_bytes += size_bytes
+            connection, left = self._reading.pop(thread, (None, 0))
+            if left > size_bytes:
+                self._reading[thread] = connection, left - size_bytes
 
     def moved_bytes(self) -> int:
         """Return how many bytes of bodies have arrived so far, at the other side or here."""
@@ -252,9 +270,10 @@ class StallWatch:
     def cut(self, thread: int) -> None:
         """Break off the call that ``thread`` is in, if any."""
         with self._lock:
+            _shut_down(self._reading.get(thread, (None, 0))[0])
             for call in self._calls:
                 if call.thread == thread:
-                    call.cut()
+                    _shut_down(call.connection)
 
     def look(self) -> bool:
         """Cut what is stalled, and return whether there is anything left to watch."""
@@ -263,7 +282,7 @@ class StallWatch:
             for call in self._calls:
                 if call.is_stalled(now):
                     self.cuts += 1
-                    call.cut()
+                    _shut_down(call.connection)
             self._watching = bool(self._calls)
             return self._watching
 

@@ -309,7 +309,7 @@ def test_a_job_is_cut_off_while_it_waits(scene: Scene) -> None:
 
     sent = scene.threads.submit(send)
     scene.gate.wait_until_held(1)
-    while not sent.done():  # as the hedge does: it may not be there yet
+    while not sent.done():  # as `Stragglers` does: it may not be there yet
         scene.carriers.cut(threads[0])
         time.sleep(0.05)
     with pytest.raises(TransientError):

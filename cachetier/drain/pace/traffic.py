@@ -141,12 +141,6 @@ class Traffic:
             self._counts["requests"] += 1
             self._counts["throttled"] += outcome == ThrottledError.code
 
-    def has_room(self) -> bool:
-        """Return whether a slow part may go twice: no limit holds, and half of us is idle."""
-        pace = self.pace.state()
-        unlimited = pace.writes_per_second is None and pace.bytes_per_second is None
-        return unlimited and 2 * pace.in_flight <= pace.concurrency
-
     def usual_upload_part_bytes(self) -> int:
         """Return the size of parts that suits the link as it is now."""
         scarce = self.pace.state().writes_per_second is not None

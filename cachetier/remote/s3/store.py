@@ -31,6 +31,7 @@ from cachetier.errors import (
     TransientError,
     UploadGoneError,
 )
+from cachetier.model.concurrency import LARGE_BYTES
 from cachetier.model.objects import CONTENT_HEADERS
 from cachetier.remote.base import (
     Body,
@@ -143,7 +144,8 @@ class S3ObjectStore:
             self._nothing(key, start)
             return
         answer = self._open(key, start, size_bytes, etag)
-        with closing(self._pieces(key, answer, size_bytes)) as pieces:
+        pieces = self._pieces(key, answer, size_bytes)
+        with self._stalls.reading(size_bytes), closing(pieces):
             deliver(pieces, into)
 
     def put(
@@ -367,7 +369,8 @@ class S3ObjectStore:
         """Yield the body of an answer; an error of its consumer is not an error of the store."""
         with translated_errors("get_object", key):
             for piece in read_slices(answer["Body"], size_bytes, self._patience_seconds):
-                self._stalls.received(len(piece))
+                if size_bytes >= LARGE_BYTES:  # of the others no search for concurrency is to hear
+                    self._stalls.received(len(piece))
                 yield piece
 
     def _open(self, key: str, start: int, length: int | None, etag: str | None = None) -> Answer:

@@ -88,16 +88,16 @@ def test_a_slow_part_may_go_twice_while_half_of_the_requests_are_free() -> None:
     traffic = Traffic(4, FakeClock())
     traffic.pace.begin(0.0, 0)
     traffic.pace.begin(0.0, 0)
-    assert traffic.has_room()
+    assert traffic.pace.has_room()
     traffic.pace.begin(0.0, 0)
-    assert not traffic.has_room()
+    assert not traffic.pace.has_room()
 
 
 def test_nothing_goes_twice_while_a_limit_holds() -> None:
     traffic = Traffic(4, FakeClock())
     throttle(traffic)
-    assert not traffic.has_room()
-    assert not Traffic(4, FakeClock(), Bandwidth(1e9)).has_room()
+    assert not traffic.pace.has_room()
+    assert not Traffic(4, FakeClock(), Bandwidth(1e9)).pace.has_room()
 
 
 def sent(traffic: Traffic, bytes_per_second: float) -> None:
