@@ -17,10 +17,8 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
-from select import POLLIN, poll
 from select import select as wait_for
 
 from cachetier_client.bucket_format.uploads import ObjectInfo, UploadedPart, UploadPartRange
@@ -213,48 +211,54 @@ class Carrier:
         self._servers: dict[RemoteSettings, RemoteServer] = {}
         self._server(start.remote).open()
         self._stores: dict[RemoteSettings, ObjectStore] = {}
-        self._threads = ThreadPoolExecutor(start.at_once, thread_name_prefix="carrier")
-        self._running: dict[int, int | None] = {}
-        self._lock = threading.Lock()
+        self._running: dict[int, int] = {}  # threads by job
+        self._has_work = threading.Event()
+        self._lock, self._telling = threading.Lock(), threading.Lock()
         self._writing = threading.Lock()  # a file takes one writer; others would spin
         self._large = [mmap.mmap(-1, LARGE_PIECE_BYTES) for _ in range(LARGE_PIECES)]  # idle ones
         self._small: list[mmap.mmap] = []
         self._readers, self._reading_since, self._read_nanoseconds = 0, 0, self._before[1]
 
     def run(self) -> None:
-        """Take messages until the other end closes."""
-        messages = poll()  # no time limit of the socket: it would be one for replies, too
-        messages.register(self._socket, POLLIN)
+        """Take messages until the other end closes, and tell how far they are."""
+        for _ in range(self._at_once + 1):  # all of them busy, one still hears what is to be cut
+            threading.Thread(target=self._take, name="carrier", daemon=True).start()
+        while self._has_work.wait():
+            time.sleep(TELL_SECONDS)
+            with self._lock:
+                if not self._running:
+                    self._has_work.clear()
+            self._tell()
+
+    def _take(self) -> None:
+        """Take messages; all threads do, as each hand-over among busy ones would cost a wait."""
         while True:
-            if not messages.poll(TELL_SECONDS * 1000 if self._running else None):
-                self._tell()
-                continue
             data, descriptors, _, _ = socket.recv_fds(self._socket, MESSAGE_BYTES, 1)
             if not data:
                 os._exit(0)
             message = MESSAGES.decode(data)
             if isinstance(message, Job | Fetch):
-                self._running[message.number] = None
-                self._threads.submit(self._do, message, descriptors[0])
+                self._do(message, descriptors[0])
             elif isinstance(message, Cut):
                 with self._lock:
                     thread = self._running.get(message.number)
                     if thread is not None:
                         self._stalls.cut(thread)
-            self._tell()
 
     def _tell(self) -> None:
-        with self._lock:
+        with self._telling:  # not the other lock: each connection is asked
             moved_bytes = self._before[0] + self._stalls.moved_bytes()
             self._counters.write(self._place, moved_bytes, self._read_nanoseconds)
 
     def _do(self, job: Job | Fetch, descriptor: int) -> None:
         with self._lock:
             self._running[job.number] = threading.get_ident()
+        self._has_work.set()
         done = self._done(job, descriptor)
         with self._lock:  # whoever cuts this job has done so by now
             del self._running[job.number]
-        self._tell()
+        if not self._running:  # else it is told soon
+            self._tell()
         self._reply(done)
 
     def _reply(self, message: Struct) -> None:
