@@ -20,16 +20,18 @@ PART = bytes(range(256)) * (5 << 12)  # 5 MiB, the least that S3 takes
 DIGEST = crc64nvme(PART)
 LAST = USUAL_FROM + 1
 PATIENCE_SECONDS = 6000.0  # longer than this test may take
+A_BYTE_SECONDS = 0.0003  # the head of an answer is there before its body counts as slow
 STALLS = pytest.mark.parametrize("trouble", [Trouble.STALL, Trouble.TRICKLE])
 
 
 @contextmanager
 def one_bad_connection(
-    seaweed_s3: S3Endpoint, trouble: Trouble, operation: str
+    seaweed_s3: S3Endpoint, trouble: Trouble, operation: str, trickle_seconds: float = 1.0
 ) -> Iterator[ObjectStore]:
     """Lend a store whose last such call stalls; in the end it must have been broken off."""
     stalls = StallWatch()
-    with S3Proxy(seaweed_s3.url) as proxy, pytest.MonkeyPatch.context() as patch:
+    proxy = S3Proxy(seaweed_s3.url, trickle_seconds=trickle_seconds)
+    with proxy, pytest.MonkeyPatch.context() as patch:
         patch.setattr("cachetier.remote.call_policy.SLOW_SECONDS", 0.5)
         proxy.troubles.add(Fault(trouble, operation, nth(LAST)))
         timeouts = Timeouts(5.0, PATIENCE_SECONDS, stalls)
@@ -58,7 +60,7 @@ def test_the_end_of_a_restore_does_not_wait_for_one_bad_connection(
 ) -> None:
     key = folder + "object"
     seaweed_s3.store().put(key, PART, digest=DIGEST)
-    with one_bad_connection(seaweed_s3, trouble, "GetObject") as store:
+    with one_bad_connection(seaweed_s3, trouble, "GetObject", A_BYTE_SECONDS) as store:
         for _ in range(LAST):
             into = bytearray(len(PART))
             store.read_into(key, 0, memoryview(into))

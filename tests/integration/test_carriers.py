@@ -22,6 +22,7 @@ from cachetier_client.io.digests import BLOCK_BYTES, block_lengths, digest_of
 from cachetier.carriers import pool
 from cachetier.carriers.checked_file import DamagedError
 from cachetier.carriers.pool import SMALL_BYTES, Carriers
+from cachetier.carriers.process import TELL_SECONDS
 from cachetier.carriers.stored_blocks import BlockSink, StoredBlocks
 from cachetier.codec.codecs import CODECS
 from cachetier.drain.upload.buffers import Buffers
@@ -314,6 +315,18 @@ def test_a_job_is_cut_off_while_it_waits(scene: Scene) -> None:
         time.sleep(0.05)
     with pytest.raises(TransientError):
         sent.result()
+
+
+def test_a_carrier_says_how_far_it_is_at_intervals_and_not_for_each_job(scene: Scene) -> None:
+    scene.gate.is_open = False
+    began = time.monotonic()
+    sends = [scene.sending(number) for number in (1, 2, 1, 2)]
+    scene.gate.wait_until_held(len(sends))
+    told = scene.carriers.counters.of(0)[2]
+    assert told <= 1 + (time.monotonic() - began) / TELL_SECONDS
+    scene.gate.open()
+    for sent in sends:
+        sent.result(PATIENCE_SECONDS)
 
 
 @pytest.mark.slow

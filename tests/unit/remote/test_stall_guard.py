@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -129,4 +130,20 @@ def test_the_watching_ends_with_the_last_call_and_begins_again_with_the_next(
     assert not watched.watch.look()
     with watched.watch.call(0, PATIENCE_SECONDS):
         assert len(watched.started) == 2
+    watched.close()
+
+
+def test_an_answer_is_broken_off_while_it_is_read_but_not_who_has_its_connection_next(
+    watched: Watched,
+) -> None:
+    with watched.watch.call(0, PATIENCE_SECONDS):
+        stall_guard.connected(watched.connection)
+    with watched.watch.reading(10):
+        watched.watch.received(10)
+        watched.watch.cut(threading.get_ident())
+        assert not watched.is_cut()
+    with watched.watch.reading(10):
+        watched.watch.received(9)
+        watched.watch.cut(threading.get_ident())
+        assert watched.is_cut()
     watched.close()
