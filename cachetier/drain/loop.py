@@ -224,8 +224,9 @@ class DrainLoop:
             return UNANSWERED_SECONDS
         with self._lock:
             self._outstanding += len(handout.tasks)
-        size_bytes = sum(task.size_bytes for task in handout.tasks)
-        self._traffic.handed_out(size_bytes, all_of_it=len(handout.tasks) < room)
+        if room:  # who asks for none does not hear what waits
+            size_bytes = sum(task.size_bytes for task in handout.tasks)
+            self._traffic.handed_out(size_bytes, all_of_it=len(handout.tasks) < room)
         for task in handout.tasks:
             self._tasks.put(task)
         self._go_ahead(handout.tasks)

@@ -251,7 +251,7 @@ class Pace:
         """Return whether a slow request may go twice: no limit holds, and half of us is idle."""
         state = self.state()
         limits = state.writes_per_second, state.reads_per_second, state.bytes_per_second
-        return not any(limits) and 2 * state.in_flight <= state.concurrency
+        return limits == (None, None, None) and 2 * state.in_flight <= state.concurrency
 
     def state(self) -> PaceState:
         """Return what people see."""

@@ -159,8 +159,9 @@ class NodeDrain:
         tasks = [task for work in plan.work if (task := self._task(work)) is not None]
         self._tasks.extend(tasks)
         self._outstanding = self._working + len(self._tasks)
-        size_bytes = sum(task.size_bytes for task in tasks)
-        self._traffic.handed_out(size_bytes, all_of_it=len(tasks) < count)
+        if count:  # who asks for none does not hear what waits
+            size_bytes = sum(task.size_bytes for task in tasks)
+            self._traffic.handed_out(size_bytes, all_of_it=len(tasks) < count)
         self._traffic.hurried = self.wants_room or self.queue.is_hurried()
         due_in_seconds = plan.due_in_seconds
         return IDLE_SECONDS if due_in_seconds is None else min(IDLE_SECONDS, due_in_seconds)

@@ -40,7 +40,7 @@ PART = re.compile(r"partNumber=(\d+)")
 
 
 class Gate(Troubles):
-    """Lets some upload parts pass, and holds the others back until it is opened."""
+    """Lets the first upload parts pass, and holds the others back until it is opened."""
 
     def __init__(self, passing: int) -> None:
         super().__init__()
@@ -56,10 +56,7 @@ class Gate(Troubles):
     def strike(self, request: WireHead) -> Trouble | None:
         match = PART.search(request.first[1])
         if request.method == "PUT" and match is not None:
-            with self._turn:
-                self._passing -= 1
-                held = self._passing < 0
-            if held:
+            if int(match.group(1)) > self._passing:  # whoever comes first
                 self.holds.set()
                 self._open.wait(60)
             with self._turn:

@@ -115,11 +115,17 @@ def send(store: CallPolicy, upload: str, numbers: range) -> None:
         store.upload_part("key", upload, number, BODY, digest=DIGEST)
 
 
+def begun_upload(store: CallPolicy) -> str:
+    """Begin an upload, and send as many parts as tell what is usual."""
+    upload = store.create_upload("key")
+    send(store, upload, range(1, USUAL_FROM + 1))
+    return upload
+
+
 def test_a_part_that_takes_too_long_is_broken_off_and_sent_again(
     store: CallPolicy, stragglers: Stragglers, sticking: Sticking
 ) -> None:
-    upload = store.create_upload("key")
-    send(store, upload, range(1, USUAL_FROM + 1))
+    upload = begun_upload(store)
     sticking.sticking = 1
     send(store, upload, range(9, 10))
     assert (stragglers.broken_off, sticking.sent) == (1, USUAL_FROM + 2)
@@ -143,8 +149,7 @@ def test_a_part_is_slow_beside_others_that_began_with_it(
 def test_each_try_may_take_twice_as_long_as_the_one_before(
     store: CallPolicy, stragglers: Stragglers, sticking: Sticking
 ) -> None:
-    upload = store.create_upload("key")
-    send(store, upload, range(1, USUAL_FROM + 1))
+    upload = begun_upload(store)
     sticking.sticking = 3
     send(store, upload, range(9, 10))
     assert (stragglers.broken_off, sticking.sent) == (3, USUAL_FROM + 4)
@@ -166,8 +171,7 @@ def test_parts_that_end_in_time_are_sent_once(
 def test_where_there_is_no_room_nothing_is_broken_off_and_a_failure_is_the_callers(
     store: CallPolicy, stragglers: Stragglers, sticking: Sticking, room: Room
 ) -> None:
-    upload = store.create_upload("key")
-    send(store, upload, range(1, USUAL_FROM + 1))
+    upload = begun_upload(store)
     room.is_left = False
     sticking.sticking = 1
     failure: list[BaseException] = []
@@ -190,8 +194,7 @@ def test_where_there_is_no_room_nothing_is_broken_off_and_a_failure_is_the_calle
 def test_a_slow_part_goes_on_until_there_is_room_and_is_broken_off_then(
     store: CallPolicy, stragglers: Stragglers, sticking: Sticking, room: Room
 ) -> None:
-    upload = store.create_upload("key")
-    send(store, upload, range(1, USUAL_FROM + 1))
+    upload = begun_upload(store)
     room.is_left = False
     sticking.sticking = 1
     thread = threading.Thread(target=send, args=(store, upload, range(9, 10)))

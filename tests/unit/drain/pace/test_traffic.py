@@ -98,6 +98,7 @@ def test_nothing_goes_twice_while_a_limit_holds() -> None:
     throttle(traffic)
     assert not traffic.pace.has_room()
     assert not Traffic(4, FakeClock(), Bandwidth(1e9)).pace.has_room()
+    assert not Traffic(4, FakeClock(), Bandwidth(0)).pace.has_room()
 
 
 def sent(traffic: Traffic, bytes_per_second: float) -> None:
