@@ -81,6 +81,10 @@ class Record:
     drain: Beside
     restore: Beside | None = None
 
+    @property
+    def worst(self) -> float:
+        return min(each.ratio for each in (self.drain, self.restore) if each is not None)
+
 
 def measure(bench: Bench) -> list[Result]:
     if bench.quick:
@@ -132,7 +136,7 @@ class Kept:
     def chosen(self, *, full: bool) -> list[Cell]:
         """Return the cells of this run, the one that was measured longest ago first."""
         known = [record for record in self.records.values() if record.cell.is_base]
-        worst = sorted(known, key=lambda record: record.drain.ratio)[:WORST]
+        worst = sorted(known, key=lambda record: record.worst)[:WORST]
         cells = [Cell(name) for name in WORLDS]
         cells += [Cell(record.cell.world, *other) for record in worst for other in OTHERS]
         cells.sort(key=self._measured_at)
@@ -294,7 +298,7 @@ def table(records: Iterable[Record]) -> str:
         "| world | moved | drain | MB/s | beside | restore | MB/s | beside | measured |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for record in sorted(records, key=lambda record: record.drain.ratio):
+    for record in sorted(records, key=lambda record: record.worst):
         cell, sides = record.cell, []
         for side in (record.drain, record.restore):
             speeds = f"{side.mb_per_second:.0f}, {side.peer_mb_per_second:.0f}" if side else ""

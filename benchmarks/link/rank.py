@@ -1,7 +1,7 @@
 """A rank that restores one shard into its own buffer: ``rank.py URL RUN STEP NAME SIZE_BYTES``.
 
-Says ``ready`` once the buffer is there and touched, begins at a line of input, and prints for how
-many seconds ``get_shard`` took.
+Says ``ready`` once the buffer is there and touched, begins at a line of input, prints for how many
+seconds ``get_shard`` took, and ends with its input.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def main(url: str, run: str, step: str, name: str, size_bytes: str) -> None:
             run=run, step=int(step), name=name, out=out, timeout_seconds=PATIENCE_SECONDS
         )
         print(time.perf_counter() - began, flush=True)
+        sys.stdin.read()  # until all are through: what it takes to end is no part of a restore
 
 
 if __name__ == "__main__":

@@ -136,17 +136,9 @@ class Carriers:
         self._kills: dict[tuple[str, str, int], int] = {}  # by jobs that may be the reason
         self._of_thread: dict[int, tuple[_Carrier, int]] = {}
 
-    def store(
-        self,
-        remote: RemoteSettings,
-        store: ObjectStore,
-        received: Callable[[int], object] = lambda _size_bytes: None,
-    ) -> ObjectStore:
-        """Return ``store``, the bucket of ``remote``; carriers move large parts of files.
-
-        ``received`` hears how many bytes have come into a file.
-        """
-        return _CarriedObjectStore(store, self, remote, received)
+    def store(self, remote: RemoteSettings, store: ObjectStore) -> ObjectStore:
+        """Return ``store``, the bucket of ``remote``; carriers move large parts of files."""
+        return _CarriedObjectStore(store, self, remote)
 
     def prepare(self) -> None:
         """Have one carrier, for jobs that come soon; none where there may be none."""
@@ -264,15 +256,8 @@ class _CarriedObjectStore(WrappedObjectStore):
     All other calls are its own.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        carriers: Carriers,
-        remote: RemoteSettings,
-        received: Callable[[int], object],
-    ) -> None:
+    def __init__(self, store: ObjectStore, carriers: Carriers, remote: RemoteSettings) -> None:
         super().__init__(store)
-        self._received = received
         self._carriers = carriers
         self._remote = remote
 
@@ -322,11 +307,7 @@ class _CarriedObjectStore(WrappedObjectStore):
             begin = start + into.size_bytes - left.size_bytes
             return Fetch(number, self._remote, key, begin, left, etag)
 
-        def came(block: int) -> None:
-            self._received(into.blocks.sizes[block - into.blocks.first_block])
-            into.written_elsewhere(block)
-
-        done = self._carriers.do(rest, descriptor, came)
+        done = self._carriers.do(rest, descriptor, into.written_elsewhere)
         if done.failure is not None:
             raise done.failure.as_error()
 

@@ -242,7 +242,9 @@ class Search:
     def _open_seeing(self, now: float, moved: float, unsent: float) -> float:
         """Have more begin where it is seen that connections do not share a link that is full."""
         seen = self._opening
-        if seen.seconds_left(now, moved, SEE_SECONDS) > 0.0:
+        # What comes first, after the round trips of a connection, had been waiting in buffers.
+        pause_seconds = SEE_SECONDS + 4 * min(self._quickest_seconds, LOOK_AT_LAST_SECONDS)
+        if seen.seconds_left(now, moved, pause_seconds) > 0.0:
             return LOOK_SECONDS / 4
         rate = seen.rate(now, moved)
         if unsent <= seen.begun_bytes / 10 or rate < SHARED_BYTES_PER_SECOND * self.size:

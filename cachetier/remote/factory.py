@@ -27,9 +27,6 @@ from cachetier.remote.scheme import RemoteServer, scheme_of
 from cachetier.remote.settings import RemoteSettings
 from cachetier.remote.stall_guard import StallWatch, Timeouts
 
-# Gets a store, and what to call with the bytes that another process has received for it.
-Carried = Callable[[RemoteSettings, ObjectStore, Callable[[int], object]], ObjectStore]
-
 
 def open_store(
     settings: RemoteSettings,
@@ -76,17 +73,19 @@ def open_remote(
     *,
     server: RemoteServer | None = None,
     policy: RetryPolicy = ASKING,
-    carried: Carried = lambda _settings, store, _received: store,
+    carried: Callable[[RemoteSettings, ObjectStore], ObjectStore] = lambda _settings, store: store,
+    moved_bytes: Callable[[], int] = lambda: 0,
     cut: Cut = lambda _thread: None,
 ) -> Bucket:
     """Return the checkpoints of a remote: paced, and retried as ``policy`` says.
 
-    ``carried`` may let other processes do some of its calls, which ``cut`` breaks off.
+    ``carried`` may let other processes do some of its calls, which move ``moved_bytes`` and which
+    ``cut`` breaks off.
     """
     stalls = StallWatch()
     store = open_store(settings, server=server, timeouts=Timeouts(stalls=stalls))
-    store = carried(settings, store, stalls.received)
-    pace = Pace(AT_ONCE, moved=stalls.moved_bytes, fraction=random.random)
+    store = carried(settings, store)
+    pace = Pace(AT_ONCE, moved=lambda: stalls.moved_bytes() + moved_bytes(), fraction=random.random)
     # Twice, so that those that wait let the concurrency be found; not all of them, as a call that
     # waits for its turn spends what time it has for being repeated.
     slots = FairSlots(lambda: min(AT_ONCE, 2 * pace.concurrency))

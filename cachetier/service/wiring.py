@@ -125,7 +125,12 @@ def opener_of(
     if nursery is None or not limit:
         return open_remote
     carriers = Carriers(nursery, remote, limit, AT_ONCE, Timeouts())
-    return partial(open_remote, carried=carriers.store, cut=carriers.cut)
+    return partial(
+        open_remote,
+        carried=carriers.store,
+        moved_bytes=nursery.counters.moved_bytes,
+        cut=carriers.cut,
+    )
 
 
 def weights_of(settings: Settings) -> Weights:
