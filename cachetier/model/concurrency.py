@@ -9,7 +9,8 @@ tell little: a proxy, or a kernel, takes whole bodies at once and works through 
   by one or all at once, and however long they take.
 - **The opening** loses no time: while nothing is answered, waiting costs nothing, so the number is
   doubled. It stops early where bytes flow slowly and doubling does not make them flow faster,
-  unless the answers that this promises do not come.
+  unless the answers that this promises do not come; and later where connections are slow, unless a
+  few more of them bring as much more.
 - **Steps.** A quarter more is tried, and doubled while that brings in proportion; what brings no
   8 % more is taken back, and what takes too long to be worth it is not waited for. Then a quarter
   less is tried: fewer that bring as much cost less, and there are stores that get slower.
@@ -26,7 +27,9 @@ from enum import Enum, auto
 
 FIRST = 8
 BLIND = 64  # what the opening goes to without an answer, or bytes that flow well
-LOOK_SECONDS, LOOK_AT_LAST_SECONDS, SEE_SECONDS = 0.05, 0.15, 0.2
+LOOK_SECONDS, LOOK_AT_LAST_SECONDS, SEE_SECONDS, TRY_SECONDS = 0.05, 0.15, 0.2, 0.8
+STEADY = 1.3  # what grows less has begun; doubling at each round trip, it would grow more
+A_FEW_MORE, TRIED = 1.125, 1.06  # the latter is what they have to bring
 FLOWS_BYTES_PER_SECOND = 1e6  # of a connection; below it the link is full, unless
 GROWS = 1.3  # bytes flow so much faster with twice as many
 ANSWERS_DUE = 1.5  # how much longer than bytes promise answers may take
@@ -92,6 +95,8 @@ class _Opening:
     settled: tuple[float, float] | None = None
     rate_before: float = 0.0
     answers_due_at: float | None = None
+    to_beat: float = math.inf  # by a few more, while they are tried
+    in_vain: bool = False
 
     def seconds_left(self, now: float, moved: float, pause_seconds: float) -> float:
         """Return how long to look on still; its first half settles what has just begun."""
@@ -236,21 +241,31 @@ class Search:
             seen.answers_due_at = now + ANSWERS_DUE * unsent / max(LARGE_BYTES, overall)
             return LOOK_SECONDS
         self.size = min(2 * self.size, self._limit)
-        seen.go_on(now, 0.0 if all_sent else rate)
+        seen.go_on(now, 0.0 if all_sent or self.size >= BLIND else rate)
         return LOOK_SECONDS / 4
 
     def _open_seeing(self, now: float, moved: float, unsent: float) -> float:
-        """Have more begin where it is seen that connections do not share a link that is full."""
+        """Have more begin where it is seen that connections do not share a link that is full.
+
+        Slow ones may, or each of them is slow: a few more, tried once, tell.
+        """
         seen = self._opening
         # What comes first, after the round trips of a connection, had been waiting in buffers.
         pause_seconds = SEE_SECONDS + 4 * min(self._quickest_seconds, LOOK_AT_LAST_SECONDS)
+        if seen.rate_before:
+            pause_seconds = max(pause_seconds, TRY_SECONDS)
         if seen.seconds_left(now, moved, pause_seconds) > 0.0:
             return LOOK_SECONDS / 4
-        rate = seen.rate(now, moved)
-        if unsent <= seen.begun_bytes / 10 or rate < SHARED_BYTES_PER_SECOND * self.size:
-            seen.go_on(now, 0.0)
-            return LOOK_SECONDS / 4
-        self.size = min(2 * self.size, self._limit)
+        rate, before = seen.rate(now, moved), seen.rate_before
+        if unsent <= seen.begun_bytes / 10:
+            rate = 0.0
+        elif rate >= min(SHARED_BYTES_PER_SECOND * self.size, seen.to_beat):
+            self._went_up = rate >= seen.to_beat
+            self.size, rate, seen.to_beat = min(2 * self.size, self._limit), 0.0, math.inf
+        elif seen.to_beat < math.inf:
+            self.size, seen.to_beat, seen.in_vain = round(self.size / A_FEW_MORE), math.inf, True
+        elif not seen.in_vain and rate < STEADY * before:
+            self.size, seen.to_beat = min(int(A_FEW_MORE * self.size), self._limit), TRIED * rate
         seen.go_on(now, rate)
         return LOOK_SECONDS / 4
 

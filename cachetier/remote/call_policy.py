@@ -39,6 +39,7 @@ from cachetier.errors import (
 )
 from cachetier.model.pace import Pace, Ticket
 from cachetier.remote.base import ObjectStore
+from cachetier.remote.stall_guard import keep_looking
 from cachetier.remote.wrapped import Answer, Operation, WrappedObjectStore
 
 READS = frozenset({"head", "get", "read_into", "list", "list_parts", "list_uploads"})
@@ -288,7 +289,7 @@ class Stragglers:
         with self._lock:
             self._under_way[thread] = this
             if not self._watched:
-                threading.Thread(target=self._watch, name="remote-slow", daemon=True).start()
+                keep_looking(self._look, SLOW_SECONDS / 4)
                 self._watched = True
         try:
             yield
@@ -296,12 +297,6 @@ class Stragglers:
         finally:
             with self._lock:
                 del self._under_way[thread]
-
-    def _watch(self) -> None:
-        while True:
-            time.sleep(SLOW_SECONDS / 4)
-            if not self._look():
-                return
 
     def _look(self) -> bool:
         """Break off what is slow, and return whether there is anything left to watch."""

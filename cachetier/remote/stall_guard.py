@@ -199,8 +199,16 @@ def _unsent_bytes(sock: socket.socket) -> int:
         return 0
 
 
-def _start(watch: Callable[[], None]) -> None:
-    threading.Thread(target=watch, name="remote-stalls", daemon=True).start()
+def keep_looking(look: Callable[[], bool], pause_seconds: float = LOOK_SECONDS) -> None:
+    """Call ``look`` at intervals, from a thread of its own, until it returns False."""
+
+    def watch() -> None:
+        while True:
+            time.sleep(pause_seconds)
+            if not look():
+                return
+
+    threading.Thread(target=watch, name="remote-looks", daemon=True).start()
 
 
 class StallWatch:
@@ -209,9 +217,9 @@ class StallWatch:
     def __init__(
         self,
         clock: Callable[[], float] = time.monotonic,
-        start: Callable[[Callable[[], None]], None] = _start,
+        start: Callable[[Callable[[], bool]], None] = keep_looking,
     ) -> None:
-        """A watch that ``start`` runs on a thread. ``cuts`` counts what was cut."""
+        """A watch whose looks ``start`` begins. ``cuts`` counts what was cut."""
         self.cuts = 0
         self._moved_bytes = 0  # both ways; what is sent, once its call has ended
         self._clock = clock
@@ -233,7 +241,7 @@ class StallWatch:
             self._calls.add(call)
             starts, self._watching = not self._watching, True
         if starts:
-            self._start(self._watch)
+            self._start(self.look)
         try:
             yield
         finally:
@@ -285,12 +293,6 @@ class StallWatch:
                     _shut_down(call.connection)
             self._watching = bool(self._calls)
             return self._watching
-
-    def _watch(self) -> None:
-        while True:
-            time.sleep(LOOK_SECONDS)
-            if not self.look():
-                return
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ WAIT_SECONDS = 300.0  # the drain gives way to whatever else the machine does
 SIZE_BYTES = 16 << 20
 PASSES = ("idle", "put", "get", "publish")
 FOLDER = "BYTE_PATH_FOLDER"
-TIMERS = ("drain-giving-way", "housekeeping", "remote-stalls", "unflushed", "unflushed-note_#")
+TIMERS = ("drain-giving-way", "housekeeping", "remote-looks", "unflushed", "unflushed-note_#")
 
 
 class Call(NamedTuple):

@@ -95,6 +95,20 @@ def test_where_more_connections_are_slower_there_are_soon_fewer(
     assert best(world, 4096, (24,)) >= share * searched(world, 4096).seconds
 
 
+@pytest.mark.parametrize(
+    "world",
+    [
+        World(each=2.5e6),
+        World(each=1.3e6, round_trip=0.12),
+        World(each=0.6e6, round_trip=0.25),
+    ],
+    ids=["2.5MB", "1.3MB", "0.6MB"],
+)
+def test_slow_connections_do_not_pass_for_a_link_that_is_full(world: World) -> None:
+    ours = run(world, Trying(_asked(world.round_trip)), [PART] * 256).seconds
+    assert best(world, 2048) >= 0.7 * ours
+
+
 @pytest.mark.parametrize("mib", [128, 512])
 def test_a_small_step_is_not_over_before_there_are_enough(mib: int) -> None:
     for buffer in (SMALL_BUFFERS, WHOLE_BODIES):
@@ -147,9 +161,7 @@ def test_what_buffers_give_at_first_does_not_pass_for_a_flow() -> None:
     def moves(now: float) -> float:
         return 5e6 if 0.26 <= now < 0.31 else 1.2e6
 
-    asked = Search(LIMIT)
-    asked.answered(asked.begin(0.0, 0, 0.0), 0.035)
-    assert _opened(1.0, moves, asked).size == 64
+    assert _opened(3.8, moves, _asked(0.035)).size == 64
     assert _opened(1.0, moves).size == LIMIT  # where they may be as near as that
 
 
@@ -170,6 +182,13 @@ def test_a_cut_ends_a_step_and_the_search_goes_on() -> None:
     search.cut(now)
     assert search.size < tried
     assert _goes_up(search, now)[0].size == tried
+
+
+def _asked(seconds: float) -> Search:
+    """Return a search after a small request that took so long."""
+    search = Search(LIMIT)
+    search.answered(search.begin(0.0, 0, 0.0), seconds)
+    return search
 
 
 def _opened(

@@ -47,7 +47,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.clock = FakeClock()
-        self.started: list[Callable[[], None]] = []
+        self.started: list[Callable[[], bool]] = []
         self.watch = StallWatch(self.clock.monotonic, self.started.append)
         self.ours, self.peer = socket.socketpair()
         self.connection = SimpleNamespace(sock=self.ours)
