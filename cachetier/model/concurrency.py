@@ -10,7 +10,7 @@ tell little: a proxy, or a kernel, takes whole bodies at once and works through 
 - **The opening** loses no time: while nothing is answered, waiting costs nothing, so the number is
   doubled. It stops early where bytes flow slowly and doubling does not make them flow faster,
   unless the answers that this promises do not come; and later where connections are slow, unless a
-  few more of them bring as much more.
+  few more of them bring more.
 - **Steps.** A quarter more is tried, and doubled while that brings in proportion; what brings no
   8 % more is taken back, and what takes too long to be worth it is not waited for. Then a quarter
   less is tried: fewer that bring as much cost less, and there are stores that get slower.

@@ -195,7 +195,7 @@ class Machine:
         self.neighbours = NeighbourStore(
             lambda: self.membership,
             network.copies,
-            StallWatch(start=lambda _watch: None),
+            StallWatch(start=lambda _look: None),
             clock.monotonic,
         )
         self.neighbours._threads = InCaller()  # type: ignore[assignment]  # no luck in it
