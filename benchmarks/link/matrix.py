@@ -101,7 +101,7 @@ def measure(bench: Bench) -> list[Result]:
     kept.full_since = None
     kept.write(KEPT)
     TABLE.write_text(table(kept.records.values()))
-    return _rows([record for record in kept.records.values() if record.cell.is_base])
+    return _rows(list(kept.records.values()))
 
 
 # --- which cells ----------------------------------------------------------------------------------
@@ -283,7 +283,8 @@ def _worst(what: str, found: dict[Cell, Beside]) -> Result:
     cell = min(found, key=lambda cell: found[cell].ratio)
     ratios = tuple(each.ratio for each in found.values())
     measure = f"{what} in the worst world measured (link/worlds.md) / the best peer there"
-    note = f"{cell.world}, beside {found[cell].peer}; {len(found)} of {len(WORLDS)} measured"
+    worlds = {each.world for each in found}
+    note = f"{cell}, beside {found[cell].peer}; {len(worlds)} of {len(WORLDS)} worlds measured"
     return Result(measure, min(ratios), "", BAR, ratios, note)
 
 

@@ -27,7 +27,8 @@ from enum import Enum, auto
 
 FIRST = 8
 BLIND = 64  # what the opening goes to without an answer, or bytes that flow well
-LOOK_SECONDS, LOOK_AT_LAST_SECONDS, SEE_SECONDS, TRY_SECONDS = 0.05, 0.15, 0.2, 0.8
+LOOK_SECONDS, LOOK_AT_LAST_SECONDS, SEE_SECONDS = 0.05, 0.15, 0.2
+KNOW_SECONDS, TRY_SECONDS = 0.8, 1.2  # flows come in waves of half a second
 STEADY = 1.3  # what grows less has begun; doubling at each round trip, it would grow more
 A_FEW_MORE, TRIED = 1.125, 1.06  # the latter is what they have to bring
 FLOWS_BYTES_PER_SECOND = 1e6  # of a connection; below it the link is full, unless
@@ -99,7 +100,7 @@ class _Opening:
     in_vain: bool = False
 
     def seconds_left(self, now: float, moved: float, pause_seconds: float) -> float:
-        """Return how long to look on still; its first half settles what has just begun."""
+        """Return how long to look on still; its first half settles what has just begun, if any."""
         if self.settled is None and now >= self.since + pause_seconds / 2:
             self.settled = (now, moved)
         return self.since + pause_seconds - now
@@ -109,8 +110,8 @@ class _Opening:
         since, before = self.settled or (now, moved)
         return (moved - before) / (now - since) if now > since else 0.0
 
-    def go_on(self, now: float, rate: float) -> None:
-        self.since, self.settled, self.rate_before, self.answers_due_at = now, None, rate, None
+    def go_on(self, now: float, rate: float, settled: tuple[float, float] | None = None) -> None:
+        self.since, self.settled, self.rate_before, self.answers_due_at = now, settled, rate, None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +254,10 @@ class Search:
         # What comes first, after the round trips of a connection, had been waiting in buffers.
         pause_seconds = SEE_SECONDS + 4 * min(self._quickest_seconds, LOOK_AT_LAST_SECONDS)
         if seen.rate_before:
-            pause_seconds = max(pause_seconds, TRY_SECONDS)
+            pause_seconds = KNOW_SECONDS if seen.to_beat == math.inf else TRY_SECONDS
         if seen.seconds_left(now, moved, pause_seconds) > 0.0:
             return LOOK_SECONDS / 4
-        rate, before = seen.rate(now, moved), seen.rate_before
+        rate, before, size = seen.rate(now, moved), seen.rate_before, self.size
         if unsent <= seen.begun_bytes / 10:
             rate = 0.0
         elif rate >= min(SHARED_BYTES_PER_SECOND * self.size, seen.to_beat):
@@ -266,7 +267,7 @@ class Search:
             self.size, seen.to_beat, seen.in_vain = round(self.size / A_FEW_MORE), math.inf, True
         elif not seen.in_vain and rate < STEADY * before:
             self.size, seen.to_beat = min(int(A_FEW_MORE * self.size), self._limit), TRIED * rate
-        seen.go_on(now, rate)
+        seen.go_on(now, rate, (now, moved) if self.size == size else None)
         return LOOK_SECONDS / 4
 
     # --- steps -----------------------------------------------------------------------------------

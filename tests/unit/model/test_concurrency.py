@@ -165,6 +165,15 @@ def test_what_buffers_give_at_first_does_not_pass_for_a_flow() -> None:
     assert _opened(1.0, moves).size == LIMIT  # where they may be as near as that
 
 
+def test_waves_of_a_flow_do_not_pass_for_what_a_few_more_bring() -> None:
+    for phase in range(8):
+
+        def moves(now: float, phase: int = phase) -> float:
+            return 1.2e6 * (1.0 + 0.4 * math.sin(math.tau * (now / 0.45 + phase / 8)))
+
+        assert _opened(5.0, moves, _asked(0.035)).size == 64
+
+
 def test_a_thin_link_is_not_filled_with_what_it_cannot_carry() -> None:
     assert _opened(1.0, lambda _now: 0.01 * 2e6).size <= 16
 
