@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -97,7 +98,6 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     return None
 
 
-@pytest.hookimpl(tryfirst=True)  # workers read which tests stay together after this
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test with the folder it lives in, and skip acceptance unless asked for.
 
@@ -116,19 +116,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tier = item.path.relative_to(TESTS).parts[0] if item.path.is_relative_to(TESTS) else ""
         if tier in TIERS and tier != "acceptance":
             item.add_marker(tier)
-        together = _shares(item) and not slices.everything()  # of all faults, workers share any
-        if together and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         if item.get_closest_marker("acceptance") and not wanted:
             item.add_marker(skipped)
-
-
-def _shares(item: pytest.Item) -> bool:
-    """Return whether a test takes a fixture that its module makes once: each worker would."""
-    module = item.nodeid.partition("::")[0]
-    fixtures = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
-    used = [each[-1] for each in fixtures.values()]
-    return any(each.scope == "module" and each.baseid == module for each in used)
 
 
 @pytest.fixture
@@ -145,8 +134,9 @@ def forgotten_objects() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def same_umask() -> Iterator[None]:
-    """Undo what a verb that ran in this process did to the files of whatever comes after it."""
+def no_trace_of_verbs() -> Iterator[None]:
+    """Undo what a verb that ran in this process did to files and warnings of what comes after."""
+    logging.getLogger("cachetier_client.calls.unsealed").setLevel(logging.NOTSET)
     umask = os.umask(0o022)
     os.umask(umask)
     yield
