@@ -21,7 +21,9 @@ from cachetier_client.fallback.direct.s3.bucket import S3Bucket
 from cachetier_client.fallback.direct.s3.requests import Requests
 
 from cachetier.config import settings as config
+from cachetier.doctor.checks import examine
 from cachetier.doctor.findings import State
+from cachetier.doctor.subject import Subject
 from cachetier.errors import ConfigError, ObjectMissingError, RemoteRefusedError, TransientError
 from cachetier.remote.factory import open_store
 from cachetier.remote.s3 import boto_client, reconnecting
@@ -35,7 +37,7 @@ from cachetier.remote.settings import RemoteSettings
 from cachetier.service.first_start import refuse_wrong_remote
 from cachetier.service.wiring import remotes_of
 from tests.fakes.odd_store import BUCKET, Kept, Oddity, OddStore, odd_store
-from tests.integration.doctoring import found
+from tests.integration.doctoring import found, patient
 from tests.integration.serving import running
 from tests.integration.test_first_start import self_signed
 
@@ -451,6 +453,23 @@ def test_doctor_finds_no_difference_in_a_store_that_has_none() -> None:
     assert {finding.state for finding in findings.values()} == {State.OK}
     assert "before the whole body" in findings["buffering"].measured
     assert findings["addressing"].measured == "the bucket's name stands in the path"
+
+
+@pytest.mark.usefixtures("keys")
+def test_doctor_knows_what_the_first_start_found_out(tmp_path: Path) -> None:
+    with odd_store(Oddity()) as server:
+        remote = RemoteSettings("durable", BUCKET, "p", server.url)
+        before = checksum_of(patient(tmp_path, remote))
+        keep(remote, replace(remote, verify="readback"), tmp_path)
+        after = checksum_of(patient(tmp_path, remote))
+        stated = replace(remote, stated=("checksum",))
+        forced = checksum_of(patient(tmp_path, stated))
+    assert (before, after, forced) == (State.FAIL, State.OK, State.FAIL)
+
+
+def checksum_of(node: Subject) -> State:
+    ((_, finding),) = examine(node, ["checksum"])
+    return finding.state
 
 
 @pytest.mark.usefixtures("keys")
