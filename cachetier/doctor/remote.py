@@ -313,7 +313,7 @@ def judge_checksum(faults: Sequence[str], verify: str) -> CheckResult:
     if not faults and verify == "checksum":
         return ok("CRC-64/NVME is checked and stored, for whole multipart objects too", **values)
     if not faults:
-        fix = "Take `readback` out of `assume`, write `checksum`: none need be read back then."
+        fix = "Take `readback` out of `assume`, write `checksum`: objects need not be read back."
         return warn("CRC-64/NVME works, and `readback` is assumed", fix, **values)
     summary = f"CRC-64/NVME: {', '.join(faults)}"
     if verify == "readback":

@@ -10,7 +10,7 @@ from cachetier.testing import fixtures
 from tests.stores.servers import STORES
 
 ASKING = {"seaweed_s3", "server", "store", "behind"}
-OTHERS = {"moto", "memory", "memory-readback", "retrying", "measured", "renewed", "faulty"}
+REPLACED = "seaweedfs"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +31,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _asks_the_server(item: pytest.Item) -> bool:
     assert isinstance(item, pytest.Function)
     parameters = item.callspec.params if hasattr(item, "callspec") else {}
-    return not ASKING.isdisjoint(item.fixturenames) and not any(
-        parameters.get(name) in OTHERS for name in ("server", "store")
+    return not ASKING.isdisjoint(item.fixturenames) and all(
+        parameters.get(name, REPLACED) == REPLACED for name in ("server", "store")
     )

@@ -73,11 +73,14 @@ Before = Callable[[S3Endpoint, Path], AbstractContextManager[S3Endpoint]]
 def program(name: str) -> str:
     """Return the path of a program: where ``make stores`` puts it, else that of the machine.
 
+    A package that this Python has already (``make bench``) is not installed a second time.
+
     Raises:
         FileNotFoundError: It is in neither.
     """
-    places = [str(PROGRAMS / name / place) for place in ("bin", "usr/sbin")]
-    found = shutil.which(name, path=os.pathsep.join([*places, os.environ["PATH"], "/usr/sbin"]))
+    own = [PROGRAMS / name / "bin", PROGRAMS / name / "usr/sbin", Path(sys.executable).parent]
+    places = [*map(str, own), os.environ["PATH"], "/usr/sbin"]
+    found = shutil.which(name, path=os.pathsep.join(places))
     if found is None:
         raise FileNotFoundError(f"no {name}: make stores ONLY={name}")
     return found
@@ -223,7 +226,7 @@ class Store:
     short: Mapping[str, str] = field(default_factory=dict)
 
 
-_READ_BACK = '`remote_assume = "readback"`, `assume = ["unconditional"]`'
+_READ_BACK = '`assume = ["readback", "unconditional"]`'
 STORES = {
     "nginx": Store(
         partial(seaweedfs_behind, nginx_before),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
-from tests.stores.__main__ import outcome_of
+from tests.stores.__main__ import RESULTS, outcome_of
+from tests.stores.servers import STORES
 from tools.stores_page import row
 
 SHORT = {r"^copied": "no copies"}
@@ -51,3 +53,9 @@ def test_the_line_of_a_server_has_what_passed_of_what_applies_and_each_cause_onc
         "none",
         "no copies; failed: `f`",
     )
+
+
+def test_the_table_tells_the_settings_that_each_server_is_run_with() -> None:
+    kept = json.loads(RESULTS.read_text(encoding="utf-8"))
+    told = {name: each["settings"] for name, each in kept.items()}
+    assert told == {name: each.settings for name, each in STORES.items()}
