@@ -13,7 +13,6 @@ from cachetier.doctor.refusals import judge_refusal
 from cachetier.doctor.subject import Subject
 from cachetier.errors import CachetierError, InvalidRequestError
 from cachetier.nearest import nearest
-from cachetier.remote.scheme import scheme_of
 from cachetier.remote.settings import RemoteSettings
 
 OfNode = Callable[[Subject], CheckResult]
@@ -133,10 +132,7 @@ def examine(subject: Subject, names: Collection[str] = NAMES) -> Generator[tuple
     for settings in () if subject.skip_remote else subject.remotes:
         if set(names).isdisjoint(check.name for check in REMOTE_CHECKS):
             return
-        # What the first start found out holds here too; the style is looked for anew.
-        verify = scheme_of(settings).resolved(settings, subject.cache_dir).verify
-        probe = Probe(replace(settings, verify=verify))
-        with closing(_examined(probe, subject, names)) as found:
+        with closing(_examined(Probe(settings), subject, names)) as found:
             for finding in found:
                 yield "remote", replace(finding, remote=settings.name)
 

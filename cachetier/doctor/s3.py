@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from cachetier.doctor.findings import CheckResult, fail, ok, skipped, warn
 from cachetier.doctor.probe import NotTriedError, Probe
 from cachetier.doctor.subject import Subject
 from cachetier.errors import RemoteError, RemoteRefusedError
+from cachetier.remote.scheme import scheme_of
 
 if TYPE_CHECKING:
     import socket
@@ -39,8 +41,11 @@ def _inquiry(probe: Probe) -> S3Inquiry:
     return cast("S3Inquiry", probe.inquiry)  # of a remote of S3
 
 
-def check_addressing(probe: Probe, _subject: Subject) -> CheckResult:
-    probe.settings = probe.inquiry.remote
+def check_addressing(probe: Probe, subject: Subject) -> CheckResult:
+    found = probe.inquiry.remote
+    # What the first start found out holds here too; the style is known by now, and not asked again.
+    kept = scheme_of(found).resolved(found, subject.cache_dir)
+    probe.settings = replace(found, verify=kept.verify)
     style = probe.settings.addressing_style
     in_path = style == "path" or (style == "auto" and probe.settings.endpoint is not None)
     where = "in the path" if in_path else "before the host's name"
